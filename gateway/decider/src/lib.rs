@@ -1,0 +1,1 @@
+//! Decider families: prompts, readout plans and answer rules. Pure: no I/O

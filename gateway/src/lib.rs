@@ -1,0 +1,1 @@
+//! The front door: gRPC and HTTP faces of one service

@@ -1,0 +1,1 @@
+//! Naive f64 oracle for probes and tests. It never serves

@@ -1,0 +1,1 @@
+//! Registry of what each executor has really bound, and the mesh's service discovery

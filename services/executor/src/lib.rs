@@ -1,0 +1,1 @@
+//! Owns one device: weights, layer plan, kernel workers, admission queue

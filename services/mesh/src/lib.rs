@@ -1,0 +1,1 @@
+//! What every service shares: config, telemetry, status mapping, deadlines, health, drain, supervision

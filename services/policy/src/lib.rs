@@ -1,0 +1,1 @@
+//! Fail-closed decisions in Rego, and the permits that carry them
