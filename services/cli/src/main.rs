@@ -1,1 +1,5 @@
-fn main() {}
+//! The deltagate command.
+
+fn main() -> std::process::ExitCode {
+    deltagate::main()
+}

@@ -1,0 +1,41 @@
+//! One module per decider family.
+//!
+//! # How to add one
+//!
+//! A family is a folder `families/<id>/` with the same five files as [`startlux`], which is the pattern:
+//!
+//! * `config.rs`: its part of the model folder's decision config, read from JSON and checked key by key. What the file
+//!   does not say is refused, or has a default that the family's publisher documents.
+//! * `prompt.rs`: request -> text. Pure functions over [`crate::DecisionRequest`], no tokens. Golden prompts test it.
+//! * `decider.rs`: text -> token ids -> [`crate::Plan`], outputs -> next plan or answers. Everything that belongs to one
+//!   step goes into one plan. Refuse what is too long here, naming both numbers.
+//! * `answer.rs`: logits -> [`crate::Answer`]. Softmax, temperature, confidence and rounding of this family.
+//! * `mod.rs`: the [`crate::Family`] itself, the load-time check of the tokenizer, `explain`, and nothing else.
+//!
+//! More files where the family needs them (`tournament.rs` here, a joint head's spans elsewhere). Then:
+//!
+//! 1. add the module below, its id to [`FAMILIES`] and a line to [`family`];
+//! 2. give its HTTP server's habits as [`crate::systemone::Rules`];
+//! 3. put vectors made by an independent implementation in `tests/fixtures/<id>/`, and compare in `tests/<id>_vectors.rs`.
+//!
+//! Traps: the order of options differs between families (yes or no first; sorted or not), so does the JSON
+//! [dialect](crate::json::Dialect), the text that stands for a missing value, and the definition of confidence.
+
+pub mod startlux;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{Family, FamilyError};
+
+/// Ids of all families.
+pub const FAMILIES: &[&str] = &[startlux::ID];
+
+/// The family `id` as the model's decision config sets it up.
+pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> {
+    match id {
+        startlux::ID => Ok(Arc::new(startlux::StartLux::new(config)?)),
+        _ => Err(FamilyError::Unknown { id: id.to_owned() }),
+    }
+}

@@ -1,0 +1,236 @@
+//! Rounds of passes: all questions of a request at once, tournaments round by round.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::answer::answer;
+use super::config::Config;
+use super::prompt::{Record, prompt, state_text};
+use super::tournament::Tournament;
+use crate::probability::softmax;
+use crate::{
+    Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN, Plan,
+    PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage, Violation,
+};
+
+/// One prompt: some options of one question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    /// Index of the question.
+    pub(super) question: usize,
+    /// Its options, in letter order.
+    pub(super) options: Vec<usize>,
+    /// Which of the question's passes of this round it is.
+    pub(super) group: usize,
+    /// How many there are.
+    pub(super) groups: usize,
+}
+
+/// The questions of a request and how far each has come.
+#[derive(Debug)]
+pub(super) struct Questions {
+    state: String,
+    runs: Vec<Run>,
+}
+
+#[derive(Debug)]
+struct Run {
+    question: Question,
+    record: Record,
+    tournament: Tournament,
+    /// Of all options, once known.
+    p: Option<Vec<f64>>,
+    temperature: f64,
+}
+
+impl Questions {
+    /// Validates a request, whichever face it came through.
+    pub(super) fn new(config: &Config, request: &DecisionRequest) -> Result<Self, RequestError> {
+        Limits::default().check(request)?;
+        let (mut runs, mut found) = (Vec::new(), Vec::new());
+        for (index, question) in request.questions.iter().enumerate() {
+            match Record::new(index, question) {
+                Ok(record) => runs.push(Run::new(config, question, record)),
+                Err(violation) => found.push(violation),
+            }
+        }
+        RequestError::unless_empty(found)?;
+        Ok(Questions { state: state_text(request.state.as_ref()), runs })
+    }
+
+    /// The passes that are due.
+    pub(super) fn next_round(&self) -> Vec<Pass> {
+        let mut round = Vec::new();
+        for (question, run) in self.runs.iter().enumerate().filter(|(_, run)| run.p.is_none()) {
+            let passes = run.tournament.passes();
+            let groups = passes.len();
+            let pass = |(group, options)| Pass { question, options, group, groups };
+            round.extend(passes.into_iter().enumerate().map(pass));
+        }
+        round
+    }
+
+    pub(super) fn prompt(&self, pass: &Pass) -> String {
+        prompt(&self.state, self.record(pass), &pass.options)
+    }
+
+    pub(super) fn record(&self, pass: &Pass) -> &Record {
+        &self.runs[pass.question].record
+    }
+
+    pub(super) fn id(&self, pass: &Pass) -> &str {
+        &self.runs[pass.question].question.id
+    }
+
+    /// Takes the logits of a whole round, pass by pass.
+    fn advance(&mut self, round: Vec<(Pass, Vec<f32>)>) {
+        let mut by_question: Vec<Vec<Vec<f64>>> = vec![Vec::new(); self.runs.len()];
+        for (pass, logits) in round {
+            by_question[pass.question].push(softmax(&logits, self.runs[pass.question].temperature));
+        }
+        for (run, p) in self.runs.iter_mut().zip(by_question).filter(|(_, p)| !p.is_empty()) {
+            run.p = run.tournament.advance(&p);
+        }
+    }
+
+    fn answers(&mut self, usage: Usage) -> Answers {
+        let answers = self.runs.iter_mut().map(|run| {
+            let p = run.p.take().unwrap_or_default();
+            (run.question.id.clone(), answer(&run.question.criteria, p))
+        });
+        Answers { answers: answers.collect(), usage }
+    }
+}
+
+impl Run {
+    fn new(config: &Config, question: &Question, record: Record) -> Self {
+        let n = record.options.len();
+        let temperature = match question.criteria {
+            Criteria::Choice(_) => config.temperature.choice,
+            Criteria::Score(_) => config.temperature.score,
+            Criteria::Noul { .. } => config.temperature.noul,
+        };
+        Run {
+            question: question.clone(),
+            record,
+            tournament: Tournament::new(n, config.wide_choice),
+            // A choice of one option needs no model.
+            p: (n == 1).then(|| vec![1.0]),
+            temperature,
+        }
+    }
+}
+
+/// Encodes the prompt of question number `question`; too long is an error that names both numbers.
+pub(super) fn encode(text: &str, question: usize, cx: &FamilyContext) -> Result<Vec<u32>, DeciderError> {
+    let ids = cx.tokenizer.encode(text)?;
+    let (count, max) = (ids.len(), cx.max_tokens);
+    if count > max {
+        let message = format!("the prompt has {count} tokens, the limit is {max}");
+        let violation = Violation::in_question(question, &[], "PROMPT_TOO_LONG", message);
+        return Err(RequestError::unanswerable(violation).into());
+    }
+    Ok(ids)
+}
+
+/// A request on its way.
+pub(super) struct StartLuxDecider {
+    config: Arc<Config>,
+    cx: FamilyContext,
+    questions: Questions,
+    /// Passes of this round that no plan has held yet, with their tokens.
+    waiting: VecDeque<(Pass, Vec<u32>)>,
+    /// Passes of the plan that is out.
+    out: Vec<Pass>,
+    /// Passes of this round that are back.
+    back: Vec<(Pass, Vec<f32>)>,
+    usage: Usage,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Fresh,
+    PlanOut,
+    Ended,
+}
+
+impl StartLuxDecider {
+    /// Renders and encodes the first round.
+    pub(super) fn new(config: Arc<Config>, request: &DecisionRequest, cx: FamilyContext) -> Result<Self, DeciderError> {
+        let questions = Questions::new(&config, request)?;
+        let mut decider = StartLuxDecider {
+            config,
+            cx,
+            questions,
+            waiting: VecDeque::new(),
+            out: Vec::new(),
+            back: Vec::new(),
+            usage: Usage::default(),
+            phase: Phase::Fresh,
+        };
+        decider.prepare_round()?;
+        Ok(decider)
+    }
+
+    fn prepare_round(&mut self) -> Result<(), DeciderError> {
+        for pass in self.questions.next_round() {
+            let ids = encode(&self.questions.prompt(&pass), pass.question, &self.cx)?;
+            self.usage.input_tokens += ids.len() as u64;
+            self.waiting.push_back((pass, ids));
+        }
+        Ok(())
+    }
+
+    /// Checks the outputs of the plan that is out and keeps them.
+    fn collect(&mut self, outputs: &[SequenceOutput]) -> Result<(), DeciderError> {
+        let out = std::mem::take(&mut self.out);
+        let shape = |what, expected, got| if expected == got { Ok(()) } else { Err(DeciderError::OutputShape { what, expected, got }) };
+        shape("sequences", out.len(), outputs.len())?;
+        for (sequence, (pass, output)) in out.into_iter().zip(outputs).enumerate() {
+            shape("rows", 1, output.rows.len())?;
+            let logits = output.rows.first().cloned().unwrap_or_default();
+            shape("values", pass.options.len(), logits.len())?;
+            if !logits.iter().all(|value| value.is_finite()) {
+                return Err(DeciderError::NotFinite { sequence });
+            }
+            self.back.push((pass, logits));
+        }
+        Ok(())
+    }
+
+    /// The next plan of this round.
+    fn plan(&mut self) -> Plan {
+        let count = self.waiting.len().min(MAX_SEQUENCES_PER_PLAN);
+        let mut sequences = Vec::with_capacity(count);
+        for (pass, token_ids) in self.waiting.drain(..count) {
+            let letters = self.config.letter_token_ids.iter().take(pass.options.len()).copied().collect();
+            let projection = Projection::OutputEmbedding(letters);
+            sequences.push(PlannedSequence { token_ids, read: RowSelection::Last, projection });
+            self.out.push(pass);
+        }
+        Plan { sequences, noncausal_full_attention: false }
+    }
+}
+
+impl Decider for StartLuxDecider {
+    fn step(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<Step, DeciderError> {
+        // Whatever fails below ends the request.
+        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+        match (phase, outputs) {
+            (Phase::Fresh, None) => {}
+            (Phase::PlanOut, Some(outputs)) => self.collect(outputs)?,
+            _ => return Err(DeciderError::OutOfTurn),
+        }
+        if self.waiting.is_empty() && !self.back.is_empty() {
+            let round = std::mem::take(&mut self.back);
+            self.questions.advance(round);
+            self.prepare_round()?;
+        }
+        if self.waiting.is_empty() {
+            return Ok(Step::Done(self.questions.answers(self.usage)));
+        }
+        self.phase = Phase::PlanOut;
+        Ok(Step::Run(self.plan()))
+    }
+}

@@ -1,0 +1,70 @@
+//! What a family is: something that turns a request into plans and their outputs into answers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::{DeciderError, DecisionRequest, FamilyError, SequenceOutput, Step, TokenizeError, systemone};
+
+/// Text to token ids.
+pub trait Tokenizer: Send + Sync {
+    /// Encodes a whole string. No token is added; text that spells a special token becomes that token.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError>;
+}
+
+/// What a family needs to know of the model it runs on.
+#[derive(Clone)]
+pub struct FamilyContext {
+    /// The model's tokenizer. Shared, because a later step may have to encode again.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Longest sequence, in tokens. A longer one is refused, never cut.
+    pub max_tokens: usize,
+}
+
+impl fmt::Debug for FamilyContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FamilyContext").field("max_tokens", &self.max_tokens).finish_non_exhaustive()
+    }
+}
+
+/// A decider family with the configuration of one model.
+pub trait Family: Send + Sync + fmt::Debug {
+    /// Its name, one of [`crate::families::FAMILIES`].
+    fn id(&self) -> &'static str;
+
+    /// Checks that the tokenizer is the one that the configuration means. Once, when a model is loaded.
+    fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError>;
+
+    /// The rules of `POST /v1/systemone` bodies.
+    fn systemone_rules(&self) -> systemone::Rules;
+
+    /// Validates the request, renders and encodes the first step. Costs time in proportion to the text.
+    fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError>;
+
+    /// The sequences of the first step, for people. Runs nothing.
+    fn explain(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Vec<ExplainedSequence>, DeciderError>;
+}
+
+/// One request on its way. The first call of `step` takes `None`; each later one the outputs of the plan before it.
+pub trait Decider: Send {
+    /// Takes the outputs of the last plan, in its order; gives the next plan or the answers.
+    fn step(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<Step, DeciderError>;
+}
+
+/// A sequence, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExplainedSequence {
+    /// Id of the question.
+    pub question: String,
+    /// The option, in families that run one sequence per option.
+    pub option: Option<String>,
+    /// The prompt.
+    pub text: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Positions that are read.
+    pub read: Vec<usize>,
+    /// What the family marks: half-open token ranges, labels. Each family documents its own.
+    pub spans: Map<String, Value>,
+}

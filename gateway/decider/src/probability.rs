@@ -1,0 +1,82 @@
+//! Softmax, argmax, and confidence as TypeSafe defines it ("definition A"). All in f64, unrounded.
+
+/// `p_i = exp((z_i - max z) / temperature) / sum`. Empty for no logits. The logits are finite, the temperature above 0.
+pub fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = logits.iter().map(|z| ((f64::from(*z) - f64::from(top)) / temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / total).collect()
+}
+
+/// Index of the largest value, the first of equals; 0 for none.
+pub fn argmax(values: &[f64]) -> usize {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if values.get(best).is_some_and(|top| value > top) {
+            best = index;
+        }
+    }
+    best
+}
+
+/// Confidence of a choice: `(n p_max - 1) / (n - 1)` clamped to `[0, 1]`; 1 for one option.
+pub fn choice_confidence(p: &[f64]) -> f64 {
+    if p.len() < 2 {
+        return 1.0;
+    }
+    let n = p.len() as f64;
+    let top = p.iter().copied().fold(0.0, f64::max);
+    ((n * top - 1.0) / (n - 1.0)).clamp(0.0, 1.0)
+}
+
+/// Confidence of a score: `1 - sum p_i |i - mode| / D`, at least 0, where `D` is the mean of `|i - (n - 1) / 2|`; 1 for one level.
+pub fn score_confidence(p: &[f64]) -> f64 {
+    if p.len() < 2 {
+        return 1.0;
+    }
+    let n = p.len() as f64;
+    let (mode, middle) = (argmax(p) as f64, (n - 1.0) / 2.0);
+    let spread: f64 = p.iter().enumerate().map(|(i, p)| p * (i as f64 - mode).abs()).sum();
+    let even = (0..p.len()).map(|i| (i as f64 - middle).abs()).sum::<f64>() / n;
+    (1.0 - spread / even).clamp(0.0, 1.0)
+}
+
+/// Expected level `sum of i p_i`.
+pub fn expected_level(p: &[f64]) -> f64 {
+    p.iter().enumerate().map(|(i, p)| i as f64 * p).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn published_table() {
+        for (t, p, choice, score, score_conf) in [
+            (1.0, [0.689672086, 0.253716182, 0.056611732], 0.534508129, 0.366939646, 0.449590531),
+            (1.0087, [0.687313434, 0.255038723, 0.057647843], 0.530970151, 0.370334409, 0.444498387),
+            (2.2076, [0.510732335, 0.324688102, 0.164579563], 0.266098503, 0.653847227, 0.019229159),
+            (2.5343690298472983, [0.488551204, 0.329266929, 0.182181868], 0.232826805, 0.693630664, 0.0),
+            (1.164, [0.649230512, 0.274975308, 0.075794180], 0.473845768, 0.426563668, 0.360154498),
+        ] {
+            let got = softmax(&[2.0, 1.0, -0.5], t);
+            assert!(got.iter().zip(p).all(|(a, b)| near(*a, b)), "{got:?}");
+            assert!(near(choice_confidence(&got), choice));
+            assert!(near(expected_level(&got), score));
+            assert!(near(score_confidence(&got), score_conf));
+        }
+    }
+
+    #[test]
+    fn extremes_stay_finite() {
+        assert_eq!(softmax(&[f32::MAX, f32::MIN], f64::MIN_POSITIVE), [1.0, 0.0]);
+        assert_eq!(softmax(&[], 1.0), Vec::<f64>::new());
+        assert_eq!(argmax(&[0.25, 0.5, 0.5]), 1);
+        assert_eq!((choice_confidence(&[1.0]), score_confidence(&[1.0])), (1.0, 1.0));
+        assert_eq!(score_confidence(&[0.5, 0.0, 0.5]), 0.0);
+    }
+}

@@ -1,0 +1,33 @@
+//! The HTTP body of `POST /v1/systemone`, in both directions.
+//!
+//! [`parse_body`] is lenient where the families' own servers are: `type` may be left out, `bool` is `noul`, `options`
+//! and `question` stand for `criteria` and `instructions`, unknown fields are ignored. What differs between families
+//! is data: [`Rules`].
+
+mod body;
+mod question;
+mod response;
+
+use std::ops::RangeInclusive;
+
+pub use body::{SystemOneRequest, parse_body};
+pub use response::{error_body, refusal_body, render_response};
+
+use crate::{JsonLimits, Limits};
+
+/// What a family's server accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Limits on the shape.
+    pub limits: Limits,
+    /// Depth of the body and the rule for duplicate keys.
+    pub json: JsonLimits,
+    /// Options that a choice may have when they come as a list of names.
+    pub listed_options: RangeInclusive<usize>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules { limits: Limits::default(), json: JsonLimits::LAST_WINS, listed_options: 1..=255 }
+    }
+}

