@@ -1,167 +1,176 @@
-//! Real processes: the command that was just compiled, started as a user would, on free ports.
+//! A mesh of real processes on free ports, in a folder of its own.
 
 use std::{
-    net::TcpListener,
-    path::PathBuf,
-    process::Stdio,
-    time::{Duration, Instant},
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
-use anyhow::{Context, bail, ensure};
-use tokio::process::{Child, Command};
+use anyhow::{Context, ensure};
+use deltagate_proto::v1::{CapabilitySnapshot, ExecutorPhase};
+use tempfile::TempDir;
 
-/// The four services, each on a port of its own.
-#[derive(Clone, Debug)]
-pub struct Ports {
-    /// gRPC of the gateway.
-    pub gateway: u16,
-    /// HTTP of the gateway.
-    pub http: u16,
-    /// The capability service.
-    pub capability: u16,
-    /// The policy service.
-    pub policy: u16,
-    /// The executor.
-    pub executor: u16,
+use crate::{
+    calls, http,
+    ports::{Ports, url},
+    process::{Process, eventually},
+};
+
+/// Longest time from the start of the processes until the mesh is ready: a debug build, probes, two busy cores.
+pub const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// A service of the mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Service {
+    /// The registry.
+    Capability,
+    /// Decisions and permits.
+    Policy,
+    /// The device.
+    Executor,
+    /// The front door.
+    Gateway,
 }
 
-impl Ports {
-    /// Ports that were free a moment ago.
-    pub fn free() -> anyhow::Result<Self> {
-        let listeners: Vec<_> =
-            (0..5).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>().context("no free port")?;
-        let mut ports = listeners.iter().map(|l| l.local_addr().map(|a| a.port()));
-        let mut next = || ports.next().context("too few ports")?.context("no address");
-        Ok(Self { gateway: next()?, http: next()?, capability: next()?, policy: next()?, executor: next()? })
-    }
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Capability, Self::Policy, Self::Executor, Self::Gateway];
 
-    /// The `--set` flags that put every service there.
-    pub fn flags(&self) -> Vec<String> {
-        let at = |port: u16| format!("127.0.0.1:{port}");
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        [
-            ("gateway.grpc_listen", at(self.gateway)),
-            ("gateway.http_listen", at(self.http)),
-            ("gateway.capability", url(self.capability)),
-            ("gateway.policy", url(self.policy)),
-            ("capability.listen", at(self.capability)),
-            ("policy.listen", at(self.policy)),
-            ("policy.capability", url(self.capability)),
-            ("executor.listen", at(self.executor)),
-            ("executor.capability", url(self.capability)),
-            ("executor.policy", url(self.policy)),
-        ]
-        .into_iter()
-        .flat_map(|(key, value)| ["--set".to_owned(), format!("{key}={value}")])
-        .collect()
-    }
-
-    /// Base URL of the HTTP face.
-    pub fn http_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.http)
-    }
-
-    /// Endpoint of the gateway's gRPC face.
-    pub fn grpc_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.gateway)
-    }
-}
-
-/// The command under test, in the same profile as the tests.
-pub fn command(binary: &str) -> Command {
-    let mut command = Command::new(PathBuf::from(binary));
-    command.kill_on_drop(true).stdin(Stdio::null()).env_remove("DELTAGATE_CONFIG");
-    command
-}
-
-/// One running process of the mesh.
-#[derive(Debug)]
-pub struct Process {
-    child: Child,
-}
-
-impl Process {
-    /// Starts the command with these arguments; its log goes to `log`.
-    pub fn start(binary: &str, arguments: &[String], log: &std::path::Path) -> anyhow::Result<Self> {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let child = command(binary).args(arguments).stdout(file.try_clone()?).stderr(file).spawn()?;
-        Ok(Self { child })
-    }
-
-    /// Process id, while it runs.
-    pub fn id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
-    /// SIGKILL, as `kill -9` does.
-    pub async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(self.child.kill().await?)
-    }
-
-    /// SIGTERM.
-    pub async fn terminate(&self) -> anyhow::Result<()> {
-        let id = self.child.id().context("it is gone")?;
-        signal("TERM", id).await
-    }
-
-    /// Waits for its end, at most so long, and gives its exit code.
-    pub async fn wait(&mut self, within: Duration) -> anyhow::Result<Option<i32>> {
-        Ok(tokio::time::timeout(within, self.child.wait()).await.context("it still runs")??.code())
-    }
-}
-
-/// Sends a signal by name.
-pub async fn signal(name: &str, id: u32) -> anyhow::Result<()> {
-    let status = Command::new("kill").args([format!("-{name}"), id.to_string()]).status().await?;
-    ensure!(status.success(), "kill -{name} {id} failed");
-    Ok(())
-}
-
-/// An HTTP answer: status and JSON body.
-pub type HttpAnswer = (u16, serde_json::Value);
-
-/// GET, on a thread of its own.
-pub async fn get(url: String) -> anyhow::Result<HttpAnswer> {
-    blocking(move |agent| {
-        let mut response = agent.get(&url).call()?;
-        let body = response.body_mut().read_to_string()?;
-        Ok((response.status().as_u16(), serde_json::from_str(&body).unwrap_or(serde_json::Value::String(body))))
-    })
-    .await
-}
-
-/// POST of a JSON document, on a thread of its own.
-pub async fn post(url: String, body: String) -> anyhow::Result<HttpAnswer> {
-    blocking(move |agent| {
-        let mut response = agent.post(&url).header("content-type", "application/json").send(body)?;
-        let body = response.body_mut().read_to_string()?;
-        Ok((response.status().as_u16(), serde_json::from_str(&body).unwrap_or(serde_json::Value::String(body))))
-    })
-    .await
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce(ureq::Agent) -> anyhow::Result<T> + Send + 'static,
-) -> anyhow::Result<T> {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(Duration::from_secs(30)))
-        .build();
-    tokio::task::spawn_blocking(move || work(config.into())).await?
-}
-
-/// Asks again every 50 ms until `check` gives a value, at most so long; then the last reason why not.
-pub async fn eventually<T, F, R>(within: Duration, mut check: F) -> anyhow::Result<(T, Duration)>
-where
-    F: FnMut() -> R,
-    R: Future<Output = anyhow::Result<T>>,
-{
-    let start = Instant::now();
-    loop {
-        match check().await {
-            Ok(value) => return Ok((value, start.elapsed())),
-            Err(error) if start.elapsed() > within => bail!("not within {within:?}: {error:#}"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+    /// Name of its subcommand.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Capability => "capability",
+            Self::Policy => "policy",
+            Self::Executor => "executor",
+            Self::Gateway => "gateway",
         }
+    }
+
+    /// Its gRPC service, which is also its health entry.
+    pub const fn entry(self) -> &'static str {
+        match self {
+            Self::Capability => "deltagate.v1.CapabilityService",
+            Self::Policy => "deltagate.v1.PolicyService",
+            Self::Executor => "deltagate.v1.ExecutorService",
+            Self::Gateway => "deltagate.v1.ClassifierService",
+        }
+    }
+
+    /// Its gRPC port.
+    pub const fn port(self, ports: &Ports) -> u16 {
+        match self {
+            Self::Capability => ports.capability,
+            Self::Policy => ports.policy,
+            Self::Executor => ports.executor,
+            Self::Gateway => ports.gateway,
+        }
+    }
+}
+
+/// A cluster. Its processes are killed when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Where the services listen.
+    pub ports: Ports,
+    binary: String,
+    flags: Vec<String>,
+    processes: BTreeMap<Service, Process>,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// A cluster of this command; nothing runs yet.
+    pub fn new(binary: &str) -> anyhow::Result<Self> {
+        let ports = Ports::free()?;
+        let flags = ports.flags();
+        let dir = tempfile::Builder::new().prefix("deltagate-test-").tempdir()?;
+        Ok(Self { ports, binary: binary.to_owned(), flags, processes: BTreeMap::new(), dir })
+    }
+
+    /// Adds `--set key=value` to every command from now on.
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.flags.extend(["--set".to_owned(), format!("{key}={value}")]);
+    }
+
+    /// Adds `--config` to every command from now on.
+    pub fn config(&mut self, file: &Path) {
+        self.flags.extend(["--config".to_owned(), file.display().to_string()]);
+    }
+
+    /// A path in the folder of this cluster.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The flags that every command of this cluster gets.
+    pub fn flags(&self) -> &[String] {
+        &self.flags
+    }
+
+    /// Starts one service as a process of its own.
+    pub fn start(&mut self, service: Service) -> anyhow::Result<()> {
+        let mut arguments = vec![service.name().to_owned()];
+        arguments.extend(self.flags.iter().cloned());
+        let process = Process::start(&self.binary, &arguments, &self.path(&format!("{}.log", service.name())))?;
+        self.processes.insert(service, process);
+        Ok(())
+    }
+
+    /// Starts every service as a process of its own, under the policy bundle `cpu`.
+    pub fn start_all(&mut self) -> anyhow::Result<()> {
+        self.set("policy.bundle", "cpu");
+        Service::ALL.into_iter().try_for_each(|service| self.start(service))
+    }
+
+    /// Starts `up` with these arguments.
+    pub fn up(&self, arguments: &[&str]) -> anyhow::Result<Process> {
+        let mut all = vec!["up".to_owned()];
+        all.extend(arguments.iter().map(|a| (*a).to_owned()));
+        all.extend(self.flags.iter().cloned());
+        Process::start(&self.binary, &all, &self.path("up.log"))
+    }
+
+    /// The process of a service that was started by itself.
+    pub fn process(&mut self, service: Service) -> anyhow::Result<&mut Process> {
+        self.processes.get_mut(&service).with_context(|| format!("{} was not started", service.name()))
+    }
+
+    /// Everything that the processes wrote so far.
+    pub fn logs(&self) -> String {
+        let entries = fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
+        let logs = entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log"));
+        logs.map(|p| format!("--- {}\n{}", p.display(), fs::read_to_string(&p).unwrap_or_default())).collect()
+    }
+
+    /// Waits until the gateway serves, and says why it does not, with the end of the logs, if it never does.
+    pub async fn ready(&self) -> anyhow::Result<Duration> {
+        let url = format!("{}/health", url(self.ports.http));
+        let waited = eventually(READY_WITHIN, || async {
+            let health = http::get(&url).await?;
+            ensure!(health.status == 200, "GET /health: {} {}", health.status, health.body);
+            ensure!(calls::serving(self.ports.gateway, "").await?, "health says NOT_SERVING");
+            Ok(())
+        });
+        match waited.await {
+            Ok(((), took)) => Ok(took),
+            Err(error) => {
+                let logs = self.logs();
+                let from = logs.len().saturating_sub(6_000);
+                let tail = logs.get(from..).unwrap_or(&logs);
+                Err(error.context(format!("the mesh did not become ready; the end of its logs:\n{tail}")))
+            }
+        }
+    }
+
+    /// Waits until the executor is READY in the registry, with this backend, and gives its snapshot.
+    pub async fn ready_executor(&self, within: Duration) -> anyhow::Result<CapabilitySnapshot> {
+        let (snapshot, _) = eventually(within, || async {
+            let snapshot = calls::snapshot(self.ports.capability).await?;
+            ensure!(snapshot.phase() == ExecutorPhase::Ready, "{:?}: {:?}", snapshot.phase(), snapshot.reasons);
+            Ok(snapshot)
+        })
+        .await?;
+        Ok(snapshot)
     }
 }

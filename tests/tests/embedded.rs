@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{collections::BTreeMap, fs, ops::ControlFlow, time::Duration};
+use std::{collections::BTreeMap, fs, ops::ControlFlow, sync::Arc, time::Duration};
 
 use deltagate_checkpoint::Checkpoint;
 use deltagate_decider::{Answer, FamilyContext, SequenceOutput, Step, systemone};
@@ -68,13 +68,13 @@ fn the_embedded_model_is_right_on_held_out_wordings() {
     let (mut engine, tokenizer) = (engine(&checkpoint), tokenizer(&checkpoint));
     let card = checkpoint.card();
     let family = deltagate_decider::family(card.family.as_deref().unwrap(), &card.family_config).unwrap();
-    let context = FamilyContext { tokenizer: &tokenizer, max_tokens: card.max_tokens as usize };
+    let context = FamilyContext { tokenizer: Arc::new(tokenizer), max_tokens: card.max_tokens as usize };
 
     let text = fs::read_to_string(root().join("tests/fixtures/heldout/decisions.jsonl")).unwrap();
     let mut by_kind: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
-        let body = systemone::parse_body(case["request"].to_string().as_bytes(), &systemone::Limits::default()).unwrap();
+        let body = systemone::parse_body(case["request"].to_string().as_bytes(), &family.systemone_rules()).unwrap();
         let mut decider = family.start(&body.request, &context).unwrap();
         let mut outputs: Option<Vec<SequenceOutput>> = None;
         let answers = loop {

@@ -36,13 +36,28 @@ pub struct Violation {
 
 impl Violation {
     /// A violation at a path.
-    pub fn new(path: impl IntoIterator<Item = PathSegment>, reason: &'static str, message: impl Into<String>) -> Self {
-        Violation { path: path.into_iter().collect(), reason, message: message.into() }
+    pub fn new(
+        path: impl IntoIterator<Item = PathSegment>,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Violation {
+            path: path.into_iter().collect(),
+            reason,
+            message: message.into(),
+        }
     }
 
     /// A violation at a path inside question number `question`.
-    pub fn in_question(question: usize, rest: &[PathSegment], reason: &'static str, message: impl Into<String>) -> Self {
-        let path = ["questions".into(), question.into()].into_iter().chain(rest.iter().cloned());
+    pub fn in_question(
+        question: usize,
+        rest: &[PathSegment],
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        let path = ["questions".into(), question.into()]
+            .into_iter()
+            .chain(rest.iter().cloned());
         Violation::new(path, reason, message)
     }
 
@@ -70,7 +85,11 @@ impl Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = write_path(&self.http_path());
-        if path.is_empty() { f.write_str(&self.message) } else { write!(f, "{path}: {}", self.message) }
+        if path.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{path}: {}", self.message)
+        }
     }
 }
 
@@ -112,12 +131,18 @@ pub enum RequestErrorKind {
 impl RequestError {
     /// A readable request that cannot be answered.
     pub fn unanswerable(violation: Violation) -> Self {
-        RequestError { kind: RequestErrorKind::Unanswerable, violations: vec![violation] }
+        RequestError {
+            kind: RequestErrorKind::Unanswerable,
+            violations: vec![violation],
+        }
     }
 
     /// A body that is not a request.
     pub fn malformed(violation: Violation) -> Self {
-        RequestError { kind: RequestErrorKind::Malformed, violations: vec![violation] }
+        RequestError {
+            kind: RequestErrorKind::Malformed,
+            violations: vec![violation],
+        }
     }
 
     /// `Ok` when there is nothing wrong.
@@ -125,7 +150,10 @@ impl RequestError {
         if violations.is_empty() {
             return Ok(());
         }
-        Err(RequestError { kind: RequestErrorKind::Unanswerable, violations })
+        Err(RequestError {
+            kind: RequestErrorKind::Unanswerable,
+            violations,
+        })
     }
 
     /// 400 or 422.
@@ -138,12 +166,18 @@ impl RequestError {
 
     /// Reason of the first violation.
     pub fn reason(&self) -> &'static str {
-        self.violations.first().map_or("INVALID_REQUEST", |violation| violation.reason)
+        self.violations
+            .first()
+            .map_or("INVALID_REQUEST", |violation| violation.reason)
     }
 
     /// All violations in one line, in the names of the HTTP body.
     pub fn summary(&self) -> String {
-        self.violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        self.violations
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 

@@ -24,7 +24,9 @@ pub struct FamilyContext {
 
 impl fmt::Debug for FamilyContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FamilyContext").field("max_tokens", &self.max_tokens).finish_non_exhaustive()
+        f.debug_struct("FamilyContext")
+            .field("max_tokens", &self.max_tokens)
+            .finish_non_exhaustive()
     }
 }
 
@@ -43,7 +45,11 @@ pub trait Family: Send + Sync + fmt::Debug {
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError>;
 
     /// The sequences of the first step, for people. Runs nothing.
-    fn explain(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Vec<ExplainedSequence>, DeciderError>;
+    fn explain(
+        &self,
+        request: &DecisionRequest,
+        cx: &FamilyContext,
+    ) -> Result<Vec<ExplainedSequence>, DeciderError>;
 }
 
 /// One request on its way. The first call of `step` takes `None`; each later one the outputs of the plan before it.

@@ -26,10 +26,14 @@ mod plan;
 mod request;
 
 pub use answer::{Answer, Answers, Usage};
-pub use error::{DeciderError, FamilyError, PathSegment, RequestError, RequestErrorKind, TokenizeError, Violation};
-pub use families::family;
+pub use error::{
+    DeciderError, FamilyError, PathSegment, RequestError, RequestErrorKind, TokenizeError, Violation,
+};
+pub use families::{family, family_defaults};
 pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Tokenizer};
 pub use json::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits, parse_json};
 pub use limits::Limits;
-pub use plan::{MAX_SEQUENCES_PER_PLAN, Plan, PlannedSequence, Projection, RowSelection, SequenceOutput, Step};
+pub use plan::{
+    MAX_SEQUENCES_PER_PLAN, Plan, PlannedSequence, Projection, RowSelection, SequenceOutput, Step,
+};
 pub use request::{ChoiceOption, Content, Criteria, DecisionRequest, Question};

@@ -49,13 +49,18 @@ impl Limits {
         }
         let mut ids = HashSet::new();
         for (index, question) in request.questions.iter().enumerate() {
-            let at = |rest: &[PathSegment], reason, message| Violation::in_question(index, rest, reason, message);
+            let at =
+                |rest: &[PathSegment], reason, message| Violation::in_question(index, rest, reason, message);
             let bytes = question.id.len();
             if bytes == 0 || bytes > self.max_question_id_bytes {
                 let message = format!("an id has 1 to {} bytes, got {bytes}", self.max_question_id_bytes);
                 found.push(at(&["id".into()], "INVALID_ID", message));
             } else if !ids.insert(question.id.as_str()) {
-                found.push(at(&["id".into()], "DUPLICATE_ID", "the id of an earlier question is used again".into()));
+                found.push(at(
+                    &["id".into()],
+                    "DUPLICATE_ID",
+                    "the id of an earlier question is used again".into(),
+                ));
             }
             match &question.criteria {
                 Criteria::Choice(options) => {
@@ -89,12 +94,21 @@ impl Limits {
             let fault = if python::strip(name).is_empty() {
                 Some(("INVALID_OPTION_NAME", "an option name is blank".to_owned()))
             } else if name.contains(['\n', '\r']) {
-                Some(("INVALID_OPTION_NAME", "an option name has a line break".to_owned()))
+                Some((
+                    "INVALID_OPTION_NAME",
+                    "an option name has a line break".to_owned(),
+                ))
             } else if name.chars().count() > self.max_option_name_chars {
-                let message = format!("an option name has at most {} characters", self.max_option_name_chars);
+                let message = format!(
+                    "an option name has at most {} characters",
+                    self.max_option_name_chars
+                );
                 Some(("INVALID_OPTION_NAME", message))
             } else if !seen.insert(*name) {
-                Some(("DUPLICATE_OPTION", "the name of an earlier option is used again".to_owned()))
+                Some((
+                    "DUPLICATE_OPTION",
+                    "the name of an earlier option is used again".to_owned(),
+                ))
             } else {
                 None
             };

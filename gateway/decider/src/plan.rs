@@ -26,7 +26,10 @@ pub struct Plan {
 impl Plan {
     /// Tokens of all sequences.
     pub fn input_tokens(&self) -> u64 {
-        self.sequences.iter().map(|sequence| sequence.token_ids.len() as u64).sum()
+        self.sequences
+            .iter()
+            .map(|sequence| sequence.token_ids.len() as u64)
+            .sum()
     }
 }
 

@@ -3,7 +3,10 @@
 /// `p_i = exp((z_i - max z) / temperature) / sum`. Empty for no logits. The logits are finite, the temperature above 0.
 pub fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weights: Vec<f64> = logits.iter().map(|z| ((f64::from(*z) - f64::from(top)) / temperature).exp()).collect();
+    let weights: Vec<f64> = logits
+        .iter()
+        .map(|z| ((f64::from(*z) - f64::from(top)) / temperature).exp())
+        .collect();
     let total: f64 = weights.iter().sum();
     weights.into_iter().map(|weight| weight / total).collect()
 }
@@ -36,7 +39,11 @@ pub fn score_confidence(p: &[f64]) -> f64 {
     }
     let n = p.len() as f64;
     let (mode, middle) = (argmax(p) as f64, (n - 1.0) / 2.0);
-    let spread: f64 = p.iter().enumerate().map(|(i, p)| p * (i as f64 - mode).abs()).sum();
+    let spread: f64 = p
+        .iter()
+        .enumerate()
+        .map(|(i, p)| p * (i as f64 - mode).abs())
+        .sum();
     let even = (0..p.len()).map(|i| (i as f64 - middle).abs()).sum::<f64>() / n;
     (1.0 - spread / even).clamp(0.0, 1.0)
 }
@@ -57,11 +64,41 @@ mod tests {
     #[test]
     fn published_table() {
         for (t, p, choice, score, score_conf) in [
-            (1.0, [0.689672086, 0.253716182, 0.056611732], 0.534508129, 0.366939646, 0.449590531),
-            (1.0087, [0.687313434, 0.255038723, 0.057647843], 0.530970151, 0.370334409, 0.444498387),
-            (2.2076, [0.510732335, 0.324688102, 0.164579563], 0.266098503, 0.653847227, 0.019229159),
-            (2.5343690298472983, [0.488551204, 0.329266929, 0.182181868], 0.232826805, 0.693630664, 0.0),
-            (1.164, [0.649230512, 0.274975308, 0.075794180], 0.473845768, 0.426563668, 0.360154498),
+            (
+                1.0,
+                [0.689672086, 0.253716182, 0.056611732],
+                0.534508129,
+                0.366939646,
+                0.449590531,
+            ),
+            (
+                1.0087,
+                [0.687313434, 0.255038723, 0.057647843],
+                0.530970151,
+                0.370334409,
+                0.444498387,
+            ),
+            (
+                2.2076,
+                [0.510732335, 0.324688102, 0.164579563],
+                0.266098503,
+                0.653847227,
+                0.019229159,
+            ),
+            (
+                2.5343690298472983,
+                [0.488551204, 0.329266929, 0.182181868],
+                0.232826805,
+                0.693630664,
+                0.0,
+            ),
+            (
+                1.164,
+                [0.649230512, 0.274975308, 0.075794180],
+                0.473845768,
+                0.426563668,
+                0.360154498,
+            ),
         ] {
             let got = softmax(&[2.0, 1.0, -0.5], t);
             assert!(got.iter().zip(p).all(|(a, b)| near(*a, b)), "{got:?}");

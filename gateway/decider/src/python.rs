@@ -40,25 +40,42 @@ mod tests {
 
     #[test]
     fn strip_knows_the_separators_that_rust_does_not() {
-        assert_eq!(strip("\u{1c}\u{1d}\u{1e}\u{1f}\u{a0}\u{3000}\u{2028}\u{85} a \t"), "a");
+        assert_eq!(
+            strip("\u{1c}\u{1d}\u{1e}\u{1f}\u{a0}\u{3000}\u{2028}\u{85} a \t"),
+            "a"
+        );
         assert_eq!(strip("\u{200b}\u{feff}"), "\u{200b}\u{feff}");
         assert_eq!(strip("\u{180e}"), "\u{180e}");
     }
 
     #[test]
     fn white_space_is_exactly_pythons() {
-        let all: Vec<u32> = (0..0x11_0000).filter(|c| char::from_u32(*c).is_some_and(is_whitespace)).collect();
-        let mut want: Vec<u32> = (0x9..=0xd).chain(0x1c..=0x20).chain([0x85, 0xa0, 0x1680]).collect();
+        let all: Vec<u32> = (0..0x11_0000)
+            .filter(|c| char::from_u32(*c).is_some_and(is_whitespace))
+            .collect();
+        let mut want: Vec<u32> = (0x9..=0xd)
+            .chain(0x1c..=0x20)
+            .chain([0x85, 0xa0, 0x1680])
+            .collect();
         want.extend((0x2000..=0x200a).chain([0x2028, 0x2029, 0x202f, 0x205f, 0x3000]));
         assert_eq!(all, want);
     }
 
     #[test]
     fn float_reads_what_python_reads() {
-        for (text, value) in [(" 1.5\n", 1.5), ("1_000", 1000.0), ("-.5", -0.5), ("1.", 1.0), ("+1e-2", 0.01), ("1_0.0_1", 10.01)] {
+        for (text, value) in [
+            (" 1.5\n", 1.5),
+            ("1_000", 1000.0),
+            ("-.5", -0.5),
+            ("1.", 1.0),
+            ("+1e-2", 0.01),
+            ("1_0.0_1", 10.01),
+        ] {
             assert_eq!(float(text), Some(value), "{text}");
         }
-        for text in ["", "high", "1__0", "_1", "1_", "1_.0", ".", "e5", "0x10", "1 2", "i_nf"] {
+        for text in [
+            "", "high", "1__0", "_1", "1_", "1_.0", ".", "e5", "0x10", "1 2", "i_nf",
+        ] {
             assert_eq!(float(text), None, "{text}");
         }
         assert_eq!(float("-Infinity"), Some(f64::NEG_INFINITY));

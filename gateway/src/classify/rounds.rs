@@ -12,9 +12,9 @@ use std::{
 };
 
 use deltagate_decider::{
-    Answers, Decider, DeciderError, DecisionRequest, FamilyContext, Plan, SequenceOutput, Step,
+    Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Plan, SequenceOutput, Step,
 };
-use deltagate_mesh::error::ServiceError;
+use deltagate_mesh::{deadline::exceeded, error::ServiceError};
 
 use super::{
     call::{Call, Caller, Classified, Decode, Event, Events, Timings},
@@ -86,14 +86,26 @@ impl<'a> Rounds<'a> {
         let model = resolve(self.asked_model.as_deref(), &assessment, &self.classifier.config)?;
         drop(assessment);
         let lease = self.acquire(&model, None).await?;
-        let request = match self.decode.take() {
-            Some(decode) => Arc::new(decode(lease.model.family.as_ref())?),
-            None => return Err(ServiceError::internal("INTERNAL", "the request was decoded twice").into()),
-        };
+        let request = Arc::new(self.decode(&lease.model).await?);
         self.ask_policy(&model, &request)?;
         let (answers, fingerprint) = self.answer(&model, &request).await?;
         self.timings.total = self.arrived.elapsed();
         Ok(Classified { request_id: self.request_id, model, answers, fingerprint, timings: self.timings })
+    }
+
+    async fn decode(&mut self, model: &Model) -> Result<DecisionRequest, Refusal> {
+        let Some(decode) = self.decode.take() else {
+            return Err(ServiceError::internal("INTERNAL", "the request was decoded twice").into());
+        };
+        let family = Arc::clone(&model.family);
+        let request = self.off_reactor(move || decode(family.as_ref())).await??;
+        // Every question, and every group of options, shows the state again.
+        let shows: usize = request.questions.iter().map(|question| match &question.criteria {
+            Criteria::Choice(options) => 1 + options.len() / 26,
+            Criteria::Score(_) | Criteria::Noul { .. } => 1,
+        }).sum();
+        self.text_bytes = self.text_bytes.saturating_mul(shows.max(1));
+        Ok(request)
     }
 
     /// The request rules of the active bundle, in this process.
@@ -254,7 +266,7 @@ impl<'a> Rounds<'a> {
         .await
     }
 
-    /// Runs a part of the decider: on a blocking thread when there is much text, a bounded number at a time.
+    /// Runs a part of the decider.
     async fn tokenize<R: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> Result<R, DeciderError> + Send + 'static,
@@ -262,20 +274,22 @@ impl<'a> Rounds<'a> {
         self.stage.set("tokenize");
         let span = tracing::info_span!("tokenize");
         let begun = Instant::now();
-        let result = if self.text_bytes <= LIGHT_TEXT_BYTES {
-            span.in_scope(work)
-        } else {
-            let _turn = self.classifier.tokenizers.acquire().await;
-            let joined = tokio::task::spawn_blocking(move || span.in_scope(work)).await;
-            joined.map_err(|_| ServiceError::internal("PANICKED", "tokenising was interrupted"))?
-        };
+        let result = self.off_reactor(move || span.in_scope(work)).await?;
         self.timings.tokenize += begun.elapsed();
         result.map_err(|error| match error {
-            DeciderError::Tokenize(_) if Instant::now() >= self.deadline => {
-                deltagate_mesh::deadline::exceeded("tokenize").into()
-            }
+            DeciderError::Tokenize(_) if Instant::now() >= self.deadline => exceeded("tokenize").into(),
             error => error.into(),
         })
+    }
+
+    /// Runs work on text: on a blocking thread when there is much of it, a bounded number at a time.
+    async fn off_reactor<R: Send + 'static>(&mut self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, Refusal> {
+        if self.text_bytes <= LIGHT_TEXT_BYTES {
+            return Ok(work());
+        }
+        let _turn = self.classifier.tokenizers.acquire().await;
+        let joined = tokio::task::spawn_blocking(work).await;
+        joined.map_err(|_| ServiceError::internal("PANICKED", "the request could not be answered").into())
     }
 
     pub(super) fn tell(&self, event: Event) {

@@ -7,9 +7,10 @@ use std::{
     time::Instant,
 };
 
+use deltagate_decider::Limits;
 use deltagate_mesh::{deadline::Deadline, error::ServiceError};
 use deltagate_proto::v1::{
-    self, ClassifyAccepted, ClassifyRequest, ClassifyResponse, ClassifyStreamRequest,
+    ClassifyAccepted, ClassifyRequest, ClassifyResponse, ClassifyStreamRequest,
     ClassifyStreamResponse, classifier_service_server::ClassifierService,
     classify_stream_response::Event as WireEvent,
 };
@@ -18,8 +19,10 @@ use tokio::{
     sync::mpsc::{self, UnboundedReceiver},
     task::JoinHandle,
 };
+use prost::Message;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{decode::decode, encode::encode};
 use crate::classify::{Call, Caller, Classified, Classifier, Event, Refusal, new_request_id};
@@ -36,16 +39,21 @@ impl ClassifierFace {
         Self { classifier }
     }
 
-    /// Everything that both methods do before they differ.
-    fn call(&self, envelope: Envelope, request: ClassifyRequest) -> Result<Call, ServiceError> {
+    /// Everything that both methods do before they differ. The message is checked before anything is looked up.
+    fn call(&self, envelope: Envelope, request: ClassifyRequest) -> Result<Call, Refusal> {
+        let text_bytes = request.encoded_len();
         let model = Some(request.model.clone()).filter(|name| !name.is_empty());
-        let request = decode(request, self.classifier.config().limits.max_questions)?;
+        let max_questions = self.classifier.config().limits.max_questions;
+        let request = decode(request, &Limits { max_questions, ..Limits::default() })?;
+        let request_id = new_request_id();
+        tracing::Span::current().set_attribute("deltagate.request_id", request_id.clone());
         Ok(Call {
-            request_id: new_request_id(),
+            request_id,
             model,
-            request,
-            deadline: self.classifier.deadline(envelope.arrived, envelope.deadline),
+            decode: Box::new(move |_| Ok(request)),
+            text_bytes,
             arrived: envelope.arrived,
+            deadline: self.classifier.deadline(envelope.arrived, envelope.deadline),
             caller: envelope.caller,
         })
     }
@@ -72,7 +80,7 @@ impl Envelope {
 impl ClassifierService for ClassifierFace {
     async fn classify(&self, request: Request<ClassifyRequest>) -> Result<Response<ClassifyResponse>, Status> {
         let envelope = Envelope::of(&request);
-        let call = self.call(envelope, request.into_inner())?;
+        let call = self.call(envelope, request.into_inner()).map_err(Refusal::into_status)?;
         let classified = self.classifier.classify(call, None).await.map_err(Refusal::into_status)?;
         Ok(Response::new(encode(classified)))
     }
@@ -91,7 +99,7 @@ impl ClassifierService for ClassifierFace {
                 "is required",
             )
         })?;
-        let call = self.call(envelope, inner).map_err(|error| under("request", error))?;
+        let call = self.call(envelope, inner).map_err(nested)?;
         // Unbounded, yet small: a plan has a bounded number of segments, and a slow reader must not hold up the
         // device. What is queued dies with the stream.
         let (sender, events) = mpsc::unbounded_channel();
@@ -102,12 +110,13 @@ impl ClassifierService for ClassifierFace {
     }
 }
 
-/// Field paths of a nested message.
-fn under(field: &str, mut error: ServiceError) -> ServiceError {
+/// The fields of `ClassifyStream`'s request lie one level deeper.
+fn nested(refusal: Refusal) -> Status {
+    let mut error = refusal.into_service_error();
     for violation in &mut error.fields {
-        violation.field = format!("{field}.{}", violation.field);
+        violation.field = format!("request.{}", violation.field);
     }
-    error
+    error.into()
 }
 
 /// Progress first, then the answers or the error. Dropping it ends the work.
@@ -134,10 +143,7 @@ impl Stream for EventStream {
             Ok(Ok(classified)) => {
                 Ok(ClassifyStreamResponse { event: Some(WireEvent::Answers(encode(classified))) })
             }
-            Ok(Err(refusal)) => {
-                // The fields of this method's message lie one level deeper.
-                Err(under("request", refusal.into_service_error()).into())
-            }
+            Ok(Err(refusal)) => Err(nested(refusal)),
             Err(_) => Err(ServiceError::internal("INTERNAL", "the request was interrupted").into()),
         };
         Poll::Ready(Some(last))

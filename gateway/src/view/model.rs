@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use deltagate_decider::{Family, FamilyError};
+use deltagate_decider::{Family, FamilyContext, FamilyError};
 use deltagate_proto::v1::{
     DescribeRequest, GetArtifactRequest, executor_service_client::ExecutorServiceClient,
 };
@@ -86,6 +86,8 @@ pub(super) async fn load_model(channel: Channel, digest: &str, assets: &AssetCac
         .find(|artifact| artifact.name == "tokenizer.json")
         .ok_or(ModelError::NoTokenizer)?;
     let tokenizer = assets.tokenizer(&mut client, &artifact.sha256).await?;
+    let cx = FamilyContext { tokenizer: Arc::<HfTokenizer>::clone(&tokenizer), max_tokens: card.max_tokens };
+    family.check(&cx)?;
     Ok(Model {
         name: info.name,
         digest: info.digest,

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use deltagate_proto::v1::{CapabilitySnapshot, SignedPermit};
@@ -120,6 +120,11 @@ impl MeshView {
     /// Reads without judging.
     pub(super) fn read<R>(&self, look: impl FnOnce(&Facts) -> R) -> R {
         look(&self.facts.read())
+    }
+
+    /// How often readiness is judged when nothing is heard.
+    pub fn readiness_interval(&self) -> Duration {
+        self.follow.readiness_interval
     }
 
     /// Signals every change.

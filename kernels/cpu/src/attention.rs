@@ -118,7 +118,7 @@ fn run<E: Element>(
 impl GatedAttention {
     /// `factor · rotate(x · rsqrt(mean x² + ε) · (1 + w))`.
     fn prepare(&self, to: &mut [f32], x: &[f32], w: &[f32], position: usize, factor: f32) {
-        dispatch(|| {
+        dispatch(#[inline(always)] || {
             let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + self.shape.epsilon as f32).sqrt();
             to.iter_mut().zip(x).zip(w).for_each(|((y, x), w)| *y = x * scale * (1.0 + w) * factor);
             self.rotation.turn(to, position);
@@ -150,7 +150,7 @@ impl GatedAttention {
         for (i, row) in scores.chunks_exact_mut(seen).enumerate() {
             let visible = if self.causal { start + i + 1 } else { seen };
             let (row, hidden) = row.split_at_mut(visible);
-            dispatch(|| {
+            dispatch(#[inline(always)] || {
                 let highest = largest(row);
                 row.iter_mut().for_each(|s| *s = exp(*s - highest));
                 let total = 1.0 / sum(row);
@@ -164,7 +164,7 @@ impl GatedAttention {
         for (i, (row, mixed)) in rows.into_iter().zip(queries.chunks_exact(d)).enumerate() {
             let gate = qkv.read(start + i, head * 2 * d + d, d, &mut scratch);
             E::write(row, &mut rounded, |row| {
-                dispatch(|| row.iter_mut().zip(mixed).zip(gate).for_each(|((y, m), g)| *y = m * sigmoid(*g)));
+                dispatch(#[inline(always)] || row.iter_mut().zip(mixed).zip(gate).for_each(|((y, m), g)| *y = m * sigmoid(*g)));
             });
         }
     }

@@ -52,7 +52,7 @@ fn run<E: Element>(x: &CpuStorage, x_l: &Layout, w: Rows<'_, f32>) -> candle_cor
             for back in (0..taps.min(token + 1)).rev() {
                 let x = E::read(x.row(token - back), wide);
                 let w = &by_tap[(taps - 1 - back) * channels..(taps - back) * channels];
-                dispatch(|| {
+                dispatch(#[inline(always)] || {
                     let terms = row.iter_mut().zip(x.iter().zip(w));
                     if first {
                         terms.for_each(|(y, (x, w))| *y = x * w);
@@ -62,7 +62,7 @@ fn run<E: Element>(x: &CpuStorage, x_l: &Layout, w: Rows<'_, f32>) -> candle_cor
                 });
                 first = false;
             }
-            dispatch(|| row.iter_mut().for_each(|y| *y = silu(*y)));
+            dispatch(#[inline(always)] || row.iter_mut().for_each(|y| *y = silu(*y)));
         });
     });
     Ok((E::to_cpu_storage_owned(out), (x.count(), channels).into()))

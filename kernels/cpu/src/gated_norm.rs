@@ -63,7 +63,7 @@ fn run<E: Element>(
     for_each_row(&mut out, o.columns(), <[Vec<f32>; 3]>::default, |i, row, [wide_o, wide_z, rounded]| {
         let (o, z) = (E::read(o.row(i), wide_o), E::read(z.row(i), wide_z));
         E::write(row, rounded, |row| {
-            dispatch(|| {
+            dispatch(#[inline(always)] || {
                 let heads = row.chunks_exact_mut(w.len()).zip(o.chunks_exact(w.len()).zip(z.chunks_exact(w.len())));
                 for (row, (o, z)) in heads {
                     let scale = 1.0 / (sum_of_squares(o) / o.len() as f32 + epsilon).sqrt();

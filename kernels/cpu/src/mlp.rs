@@ -44,7 +44,7 @@ impl CustomOp1 for SiluTimesUp {
             for_each_row(&mut out, inner, <[Vec<f32>; 3]>::default, |i, row, [gate, up, rounded]| {
                 let (gate, up) = (x.read(i, 0, inner, gate), x.read(i, inner, inner, up));
                 E::write(row, rounded, |row| {
-                    dispatch(|| {
+                    dispatch(#[inline(always)] || {
                         for ((y, g), u) in row.iter_mut().zip(gate).zip(up) {
                             *y = silu(*g) * u;
                         }

@@ -45,7 +45,7 @@ impl InplaceOp2 for AddInPlace {
         fn add<E: Element>(to: &mut [E], from: Rows<'_, E>) -> candle_core::Result<()> {
             for_each_row(to, from.columns(), <(Vec<f32>, Vec<f32>)>::default, |i, row, (sum, delta)| {
                 let delta = E::read(from.row(i), delta);
-                E::write(row, sum, |row| dispatch(|| row.iter_mut().zip(delta).for_each(|(x, d)| *x += d)));
+                E::write(row, sum, |row| dispatch(#[inline(always)] || row.iter_mut().zip(delta).for_each(|(x, d)| *x += d)));
             });
             Ok(())
         }
@@ -74,7 +74,7 @@ impl CustomOp2 for RmsNorm {
             for_each_row(&mut out, x.columns(), <(Vec<f32>, Vec<f32>)>::default, |i, row, (wide, rounded)| {
                 let x = E::read(x.row(i), wide);
                 E::write(row, rounded, |row| {
-                    dispatch(|| {
+                    dispatch(#[inline(always)] || {
                         let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + epsilon).sqrt();
                         for ((y, x), w) in row.iter_mut().zip(x).zip(w) {
                             *y = x * scale * (1.0 + w);

@@ -77,7 +77,7 @@ fn project<E: Element>(
             (0..rows.count())
                 .map(|i| {
                     let x = E::read(rows.row(i), &mut wide_x);
-                    dispatch(|| dot(x, w))
+                    dispatch(#[inline(always)] || dot(x, w))
                 })
                 .collect()
         })

@@ -1,1 +1,30 @@
-//! A model folder becomes a ModelCard: config, tensors, readouts and assets by digest
+//! A model folder becomes a [`ModelCard`]: its config, its tensors by name, its decider family and its assets by digest.
+//!
+//! Nothing here computes, and nothing is guessed: a key that changes the arithmetic and is not understood, a tensor too many or too few,
+//! two families in one folder, all make [`Checkpoint::open`] refuse with the file and the key or tensor by name. [`inspect`] says the
+//! same without loading.
+
+mod cache;
+mod card;
+mod checkpoint;
+mod config;
+mod digest;
+mod embedded;
+mod error;
+mod examine;
+mod family;
+mod files;
+mod index;
+mod layout;
+mod reader;
+mod startlux;
+mod tensors;
+
+pub use card::{Asset, AttentionMode, ModelCard};
+pub use checkpoint::Checkpoint;
+pub use config::{ConfigError, LayerKind, ModelConfig};
+pub use deltagate_kernels_weights::{Dtype, TensorView};
+pub use embedded::{EmbeddedFile, embedded_files};
+pub use error::{CheckpointError, Finding, Problem};
+pub use examine::{Inspection, inspect};
+pub use tensors::backbone_tensors;

@@ -25,9 +25,14 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Parses a System-One body.
+/// Parses a System-One body by the general rules; the gateway holds it against its model's family.
 pub(crate) fn parse(bytes: &[u8]) -> Result<systemone::SystemOneRequest, Failure> {
-    systemone::parse_body(bytes, &systemone::Limits::default()).map_err(|e| Failure::usage(format!("request: {e}")))
+    parse_by(bytes, &systemone::Rules::default())
+}
+
+/// Parses a System-One body by a family's own rules.
+pub(crate) fn parse_by(bytes: &[u8], rules: &systemone::Rules) -> Result<systemone::SystemOneRequest, Failure> {
+    systemone::parse_body(bytes, rules).map_err(|e| Failure::usage(format!("request: {}", e.summary())))
 }
 
 /// The gRPC request that asks the same.

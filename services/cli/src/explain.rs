@@ -48,9 +48,9 @@ pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<ExitCode, Failur
         }
         _ => return Err(Failure::usage("either --model, or --family with --tokenizer, is needed")),
     };
-    let request = body::parse(&body::read(&args.request)?)?;
+    let request = body::parse_by(&body::read(&args.request)?, &family.systemone_rules())?;
     let max_tokens = args.max_length.unwrap_or(model_limit);
-    let context = FamilyContext { tokenizer: &tokenizer, max_tokens };
+    let context = FamilyContext { tokenizer: Arc::new(tokenizer), max_tokens };
     let sequences = family
         .explain(&request.request, &context)
         .map_err(|e| Failure::usage(format!("request: {e}")))?

@@ -11,13 +11,13 @@ use tonic::Status;
 use crate::{reason::Reason, runner::{AssetFile, ServedModel}};
 
 /// Size of a chunk: 1 MiB.
-pub const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The stream of chunks.
-pub type Chunks = Pin<Box<dyn Stream<Item = Result<v1::GetArtifactResponse, Status>> + Send>>;
+pub(crate) type Chunks = Pin<Box<dyn Stream<Item = Result<v1::GetArtifactResponse, Status>> + Send>>;
 
 /// Opens the asset with this digest.
-pub async fn open(served: Option<&ServedModel>, sha256: &str) -> Result<Chunks, ServiceError> {
+pub(crate) async fn open(served: Option<&ServedModel>, sha256: &str) -> Result<Chunks, ServiceError> {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != 64 || !sha256.bytes().all(hex) {
         return Err(ServiceError::invalid_argument("INVALID_REQUEST", "the digest is not valid").field(

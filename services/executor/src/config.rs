@@ -161,7 +161,7 @@ impl ExecutorConfig {
     }
 
     /// The settings of the engine.
-    pub fn engine(&self) -> EngineSettings {
+    pub(crate) fn engine(&self) -> EngineSettings {
         EngineSettings {
             dtype: self.dtype,
             threads: self.threads,

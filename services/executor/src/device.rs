@@ -31,7 +31,7 @@ use crate::{
 
 /// A plan that was admitted.
 #[derive(Debug)]
-pub struct Work {
+pub(crate) struct Work {
     /// What to run.
     pub plan: ValidPlan,
     /// Checked again right before it runs.
@@ -52,7 +52,7 @@ pub struct Work {
 
 /// How a job ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// What it gave, with the plan that it answers.
     pub result: Result<(ValidPlan, ForwardOutput), ServiceError>,
     /// When the device took it; none when it was refused without running.
@@ -65,7 +65,7 @@ pub struct Outcome {
 
 /// Binds other kernels between two jobs.
 #[derive(Debug)]
-pub struct Rebind {
+pub(crate) struct Rebind {
     /// What is preferred from now on.
     pub preferences: Preferences,
     /// The fingerprint then in force, or why the former binding stays.
@@ -73,11 +73,11 @@ pub struct Rebind {
 }
 
 /// The queue of the device thread.
-pub type DeviceQueue = Queue<Work, Rebind>;
+pub(crate) type DeviceQueue = Queue<Work, Rebind>;
 
 /// What the device thread shares with the rest of the executor.
 #[derive(Clone)]
-pub struct DeviceContext {
+pub(crate) struct DeviceContext {
     /// Its work.
     pub queue: Arc<DeviceQueue>,
     /// Where it tells what is bound.
@@ -91,7 +91,7 @@ pub struct DeviceContext {
 }
 
 /// Starts the device thread. It ends when the queue is closed and empty, or when the device fails.
-pub fn spawn(context: DeviceContext, loader: Loader) -> std::io::Result<std::thread::JoinHandle<()>> {
+pub(crate) fn spawn(context: DeviceContext, loader: Loader) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("deltagate-device".to_owned()).spawn(move || {
         let failed = context.clone();
         let worked = catch_unwind(AssertUnwindSafe(|| match loader(&mut crate::progress::bar()) {
@@ -106,7 +106,7 @@ pub fn spawn(context: DeviceContext, loader: Loader) -> std::io::Result<std::thr
 
 impl DeviceContext {
     /// Fails for good: no more admission, everybody who waits is answered.
-    pub fn fail(&self, failure: DeviceFailure) {
+    pub(crate) fn fail(&self, failure: DeviceFailure) {
         tracing::error!(reason = %failure, "executor failed");
         self.lifecycle.fail(Reason::new(failure.code(), failure.to_string()));
         self.queue.close();
@@ -258,7 +258,7 @@ impl Device {
 }
 
 /// The binding has changed since the caller looked: come back with a new permit.
-pub fn swapped() -> ServiceError {
+pub(crate) fn swapped() -> ServiceError {
     ServiceError::unavailable("FINGERPRINT_MISMATCH", "the plan is for another binding than the one in force")
         .retry_after(crate::reason::RETRY)
 }

@@ -32,7 +32,7 @@ pub enum DeviceFailure {
 
 impl DeviceFailure {
     /// Code of the reason in the snapshot.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Load(_) => "LOAD_FAILED",
             Self::Poisoned(_) | Self::Panicked => "DEVICE_LOST",
@@ -50,7 +50,7 @@ impl DeviceFailure {
     }
 
     /// What callers get whose requests were admitted.
-    pub fn refusal(&self) -> ServiceError {
+    pub(crate) fn refusal(&self) -> ServiceError {
         match self {
             Self::Load(_) => ServiceError::unavailable(self.code(), "the model did not load"),
             _ => ServiceError::internal("KERNEL_FAILED", "the device failed, the executor restarts"),
@@ -60,26 +60,26 @@ impl DeviceFailure {
 
 /// Raised at most once; everybody can wait for it.
 #[derive(Debug, Default)]
-pub struct Failure {
+pub(crate) struct Failure {
     cause: OnceLock<DeviceFailure>,
     raised: CancellationToken,
 }
 
 impl Failure {
     /// The first cause stays.
-    pub fn raise(&self, cause: DeviceFailure) {
+    pub(crate) fn raise(&self, cause: DeviceFailure) {
         self.cause.get_or_init(|| cause);
         self.raised.cancel();
     }
 
     /// Waits until it is raised.
-    pub async fn raised(&self) -> DeviceFailure {
+    pub(crate) async fn raised(&self) -> DeviceFailure {
         self.raised.cancelled().await;
         self.cause().unwrap_or(DeviceFailure::Panicked)
     }
 
     /// The cause, once raised.
-    pub fn cause(&self) -> Option<DeviceFailure> {
+    pub(crate) fn cause(&self) -> Option<DeviceFailure> {
         self.cause.get().cloned()
     }
 }

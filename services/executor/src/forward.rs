@@ -34,10 +34,10 @@ use crate::{
 const PROGRESS_BUFFER: usize = 64;
 
 /// The stream of events of one forward pass.
-pub type Events = Pin<Box<dyn Stream<Item = Result<v1::ForwardResponse, Status>> + Send>>;
+pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<v1::ForwardResponse, Status>> + Send>>;
 
 /// Admits a request, or says why not.
-pub fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Result<Events, ServiceError> {
+pub(crate) fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Result<Events, ServiceError> {
     let deadline = Deadline::from_request(&request);
     let parent = Parent::of(&tracing::Span::current());
     let request = request.into_inner();
@@ -45,6 +45,7 @@ pub fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Re
     if request.permit.is_none() {
         device.permits.check(None, "")?;
     }
+    let era = device.queue.era();
     let current = device.lifecycle.fingerprint();
     let same = current.as_ref().is_some_and(|current| **current == *request.capability_fingerprint);
     if let Err(error) = device.lifecycle.admits() {
@@ -75,7 +76,7 @@ pub fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Re
         progress: request.segment_events.then_some(sender),
         reply,
     };
-    let place = device.queue.admit(work, tokens, deadline).map_err(|refused| refusal(refused, device))?;
+    let place = device.queue.admit(work, tokens, deadline, era).map_err(|refused| refusal(refused, device))?;
     Ok(events(Flight {
         place,
         outcome,

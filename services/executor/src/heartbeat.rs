@@ -40,7 +40,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 
 /// How the heartbeat behaves.
 #[derive(Clone, Debug)]
-pub struct HeartbeatSettings {
+pub(crate) struct HeartbeatSettings {
     capability_endpoint: String,
     policy_endpoint: String,
     interval: Duration,
@@ -75,14 +75,14 @@ pub enum HeartbeatError {
 
 /// A beating heart.
 #[derive(Debug)]
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     stop: CancellationToken,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Heartbeat {
     /// Starts the thread.
-    pub fn spawn(settings: HeartbeatSettings, device: DeviceContext, health: Health) -> Result<Self, HeartbeatError> {
+    pub(crate) fn spawn(settings: HeartbeatSettings, device: DeviceContext, health: Health) -> Result<Self, HeartbeatError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let beat = {
             // Channels belong to the runtime in which they are made.
@@ -111,7 +111,7 @@ impl Heartbeat {
     }
 
     /// Says goodbye to the registry and ends the thread. Takes at most half a second.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         // A panic of the heartbeat has ended it as well.
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;
@@ -209,8 +209,10 @@ impl Beat {
                             valid_until: believed_until(asked, says, self.settings.lease),
                         });
                     }
-                    // The last decision holds for as long as it said, no longer.
-                    Err(error) => reachable.no(&error),
+                    Err(error) => {
+                        reachable.no(&error);
+                        self.device.lifecycle.policy_silent();
+                    }
                 }
             }
             let eager = !allowed && Tick::now() < eager_until;

@@ -1,31 +1,34 @@
 //! Owns one device: weights, layer plan, kernel workers, admission queue.
 //!
-//! Reading order: [`start`] puts the parts together; [`lifecycle`] says when it is ready; `forward` admits a plan
-//! into the [`queue`]; `device` is the one thread that runs it on the [`engine`]; `heartbeat` keeps the mesh informed.
+//! Reading order: `start` puts the parts together; `lifecycle` says when it is ready; `forward` admits a plan into the
+//! `queue`; `device` is the one thread that runs it on the [`engine`]; `heartbeat` keeps the mesh informed; `reload`
+//! swaps kernels. Nothing here knows what a decision is: plans come in, rows of numbers go out.
 
 mod artifact;
-pub mod config;
+mod config;
 mod device;
 pub mod engine;
-pub mod failure;
+mod failure;
 mod forward;
 mod heartbeat;
-pub mod lifecycle;
+mod lifecycle;
 mod loader;
 mod permits;
-pub mod plan;
+mod plan;
 mod progress;
 mod pulse;
-pub mod queue;
+mod queue;
 mod reason;
-pub mod reload;
+mod reload;
 pub mod runner;
 mod service;
 mod snapshot;
 mod spans;
-pub mod start;
+mod start;
 
-pub use config::ExecutorConfig;
-pub use failure::{EXIT_DEVICE_LOST, EXIT_LOAD_FAILED};
-pub use reload::{ConfigSource, Reload};
+pub use config::{DrainConfig, EMBEDDED, ExecutorConfig, InvalidSetting, QueueConfig};
+pub use failure::{DeviceFailure, EXIT_DEVICE_LOST, EXIT_LOAD_FAILED};
+pub use heartbeat::HeartbeatError;
+pub use lifecycle::{SERVICE_ENTRY, kernel_entry};
+pub use reload::{ConfigSource, LoadConfig, Reload, ReloadError};
 pub use start::{ExecutorError, ExecutorHandle, run, start, start_with};

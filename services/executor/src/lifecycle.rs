@@ -25,7 +25,7 @@ use crate::{reason::Reason, runner::ServedModel, snapshot};
 
 /// Who this executor is. Fixed for the life of the process.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Unique per process start.
     pub instance_id: String,
     /// Where others reach it.
@@ -34,7 +34,7 @@ pub struct Identity {
 
 /// What the device thread has bound.
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// The device.
     pub device: v1::DeviceInfo,
     /// Every family with every candidate.
@@ -47,7 +47,7 @@ pub struct Bound {
 
 /// An answer of policy.
 #[derive(Clone, Debug)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// The binding that was asked for.
     pub fingerprint: Arc<str>,
     /// Why not; none when it is allowed.
@@ -58,7 +58,7 @@ pub struct Decision {
 
 /// The state of the executor. Every change goes through here.
 #[derive(Debug)]
-pub struct Lifecycle {
+pub(crate) struct Lifecycle {
     identity: Identity,
     state: Mutex<State>,
     snapshot: watch::Sender<Arc<v1::CapabilitySnapshot>>,
@@ -71,47 +71,49 @@ struct State {
     failure: Option<Reason>,
     draining: bool,
     decision: Option<Decision>,
+    /// Policy was asked since its last answer, and did not answer.
+    policy_silent: bool,
     registered_until: Option<Instant>,
 }
 
 impl Lifecycle {
     /// LOADING.
-    pub fn new(identity: Identity) -> Self {
+    pub(crate) fn new(identity: Identity) -> Self {
         let state = State::default();
         let first = v1::CapabilitySnapshot { revision: 1, ..snapshot_of(&identity, &state, Instant::now()) };
         Self { identity, state: Mutex::new(state), snapshot: watch::Sender::new(Arc::new(first)) }
     }
 
     /// Who this executor is.
-    pub fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
     /// The snapshot, and its changes.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<v1::CapabilitySnapshot>> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<v1::CapabilitySnapshot>> {
         self.snapshot.subscribe()
     }
 
     /// The snapshot as it is now.
-    pub fn snapshot(&self) -> Arc<v1::CapabilitySnapshot> {
+    pub(crate) fn snapshot(&self) -> Arc<v1::CapabilitySnapshot> {
         self.look();
         self.snapshot.borrow().clone()
     }
 
     /// What is served, once it is loaded.
-    pub fn served(&self) -> Option<Arc<ServedModel>> {
+    pub(crate) fn served(&self) -> Option<Arc<ServedModel>> {
         self.state.lock().served.clone()
     }
 
     /// The fingerprint of the current binding, when its layer plan can run and policy is worth asking.
-    pub fn fingerprint(&self) -> Option<Arc<str>> {
+    pub(crate) fn fingerprint(&self) -> Option<Arc<str>> {
         let state = self.state.lock();
         let open = state.failure.is_none() && !state.draining;
         state.bound.as_ref().filter(|bound| open && bound.unbound.is_empty()).map(|bound| Arc::clone(&bound.fingerprint))
     }
 
     /// The model is on the device.
-    pub fn loaded(&self, served: ServedModel, bound: Bound) {
+    pub(crate) fn loaded(&self, served: ServedModel, bound: Bound) {
         self.change(|state| {
             state.served = Some(Arc::new(served));
             state.bound = Some(bound);
@@ -119,39 +121,47 @@ impl Lifecycle {
     }
 
     /// Another binding is in force. A decision for the former one says nothing about it.
-    pub fn rebound(&self, bound: Bound) {
+    pub(crate) fn rebound(&self, bound: Bound) {
         self.change(|state| state.bound = Some(bound));
     }
 
     /// It cannot serve without a restart. The first failure is the one that is told.
-    pub fn fail(&self, reason: Reason) {
+    pub(crate) fn fail(&self, reason: Reason) {
         self.change(|state| {
             state.failure.get_or_insert(reason);
         });
     }
 
     /// It takes nothing new. Final.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.change(|state| state.draining = true);
     }
 
     /// Policy answered.
-    pub fn decided(&self, decision: Decision) {
-        self.change(|state| state.decision = Some(decision));
+    pub(crate) fn decided(&self, decision: Decision) {
+        self.change(|state| {
+            state.decision = Some(decision);
+            state.policy_silent = false;
+        });
+    }
+
+    /// Policy did not answer. Its last decision holds for as long as it said, no longer.
+    pub(crate) fn policy_silent(&self) {
+        self.change(|state| state.policy_silent = true);
     }
 
     /// The registry answered a heartbeat; the lease runs until then.
-    pub fn registered(&self, until: Instant) {
+    pub(crate) fn registered(&self, until: Instant) {
         self.change(|state| state.registered_until = Some(until));
     }
 
     /// Notices what ran out since the last look.
-    pub fn look(&self) {
+    pub(crate) fn look(&self) {
         self.change(|_| {});
     }
 
     /// Ok exactly while READY; else the refusal that a caller gets.
-    pub fn admits(&self) -> Result<(), ServiceError> {
+    pub(crate) fn admits(&self) -> Result<(), ServiceError> {
         let (phase, reasons) = phase_of(&self.state.lock(), Instant::now());
         if phase == ExecutorPhase::Ready {
             return Ok(());
@@ -203,12 +213,11 @@ fn phase_of(state: &State, now: Instant) -> (ExecutorPhase, Vec<Reason>) {
                 reasons.extend(refused.iter().map(|why| Reason::new("POLICY_DENIED", why.as_str())));
             }
         }
-        Some(decision) if now < decision.valid_until => {
-            reasons.push(Reason::new("EXECUTOR_NOT_READY", "policy has not decided about the current binding"));
-        }
         // An unbound plan is not put to policy at all.
         _ if !bound.unbound.is_empty() => {}
-        _ => reasons.push(Reason::bare("POLICY_UNREACHABLE")),
+        Some(decision) if now >= decision.valid_until => reasons.push(Reason::bare("POLICY_UNREACHABLE")),
+        None if state.policy_silent => reasons.push(Reason::bare("POLICY_UNREACHABLE")),
+        _ => reasons.push(Reason::new("EXECUTOR_NOT_READY", "policy has not decided about the current binding")),
     }
     let phase = if reasons.is_empty() { ExecutorPhase::Ready } else { ExecutorPhase::AwaitingPolicy };
     (phase, reasons)
@@ -232,12 +241,12 @@ fn snapshot_of(identity: &Identity, state: &State, now: Instant) -> v1::Capabili
 }
 
 /// How long an answer may be believed: what it says itself, but no longer than `most`, counted from the question.
-pub fn believed_until(asked: Instant, says: Option<Duration>, most: Duration) -> Instant {
+pub(crate) fn believed_until(asked: Instant, says: Option<Duration>, most: Duration) -> Instant {
     asked + says.unwrap_or(Duration::ZERO).min(most)
 }
 
 /// Health entries of a snapshot: kernel families by their binding, the service only when ready.
-pub fn health_of(snapshot: &v1::CapabilitySnapshot) -> Vec<(String, bool)> {
+pub(crate) fn health_of(snapshot: &v1::CapabilitySnapshot) -> Vec<(String, bool)> {
     let ready = snapshot.phase() == ExecutorPhase::Ready;
     let alive = !matches!(snapshot.phase(), ExecutorPhase::Failed | ExecutorPhase::Draining);
     let mut entries: Vec<(String, bool)> = KernelFamily::ALL

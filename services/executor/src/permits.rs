@@ -12,24 +12,24 @@ use deltagate_proto::v1;
 /// Checks permits against the keys that policy sent with its last answer. Knows no key, and so admits nobody, until
 /// policy has answered once.
 #[derive(Debug)]
-pub struct PermitGate {
+pub(crate) struct PermitGate {
     instance_id: String,
     keys: ArcSwap<KeyRing>,
 }
 
 impl PermitGate {
     /// A gate that admits nobody yet.
-    pub fn new(instance_id: &str) -> Self {
+    pub(crate) fn new(instance_id: &str) -> Self {
         Self { instance_id: instance_id.to_owned(), keys: ArcSwap::default() }
     }
 
     /// Replaces the keys.
-    pub fn learn(&self, keys: &[v1::VerifyingKey]) {
+    pub(crate) fn learn(&self, keys: &[v1::VerifyingKey]) {
         self.keys.store(KeyRing::new(keys).into());
     }
 
     /// The claims of a permit that holds now, for this executor and this fingerprint.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         permit: Option<&v1::SignedPermit>,
         fingerprint: &str,

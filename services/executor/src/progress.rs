@@ -9,7 +9,7 @@ use crate::engine::LoadProgress;
 const LOG_EVERY: Duration = Duration::from_secs(2);
 
 /// Called with the bytes read so far. The bar hides itself when standard error is no terminal.
-pub fn bar() -> impl FnMut(LoadProgress) {
+pub(crate) fn bar() -> impl FnMut(LoadProgress) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {
         bar.set_style(style);

@@ -7,7 +7,7 @@ use std::{
 
 /// Time of the last progress, readable without stopping the device.
 #[derive(Debug)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     base: Instant,
     /// Milliseconds from `base` to the last progress, plus one; 0 while nothing runs.
     last: AtomicU64,
@@ -21,22 +21,22 @@ impl Default for Pulse {
 
 impl Pulse {
     /// A job starts.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         self.beat();
     }
 
     /// A segment is done.
-    pub fn beat(&self) {
+    pub(crate) fn beat(&self) {
         self.last.store(self.now(), Ordering::Release);
     }
 
     /// The job has ended.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.last.store(0, Ordering::Release);
     }
 
     /// How long what runs has been without progress; zero while nothing runs.
-    pub fn silence(&self) -> Duration {
+    pub(crate) fn silence(&self) -> Duration {
         match self.last.load(Ordering::Acquire) {
             0 => Duration::ZERO,
             last => Duration::from_millis(self.now().saturating_sub(last)),

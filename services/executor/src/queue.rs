@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Most waiting requests.
     pub max_requests: usize,
     /// Most tokens over all waiting requests.
@@ -28,15 +28,15 @@ pub struct Limits {
 
 /// Why a job was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The queue has no room for another request, or none for so many tokens.
     #[error("the queue is full")]
     Full {
         /// When room is likely.
         retry_after: Duration,
     },
-    /// A kernel swap waits for the admitted jobs to end.
-    #[error("kernels are being swapped")]
+    /// Kernels are being swapped, or were since the job was checked.
+    #[error("kernels are swapped")]
     Held,
     /// The executor takes nothing any more.
     #[error("the queue is closed")]
@@ -47,20 +47,24 @@ const WAITING: u8 = 0;
 const DISPATCHED: u8 = 1;
 const CANCELLED: u8 = 2;
 
+/// The time between two swaps of kernels. What was checked in one era is not admitted in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Era(u64);
+
 /// Whether the caller of a job is still there. Shared by its place and by the device thread.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicU8>);
+pub(crate) struct Cancel(Arc<AtomicU8>);
 
 impl Cancel {
     /// True when the caller is gone: stop at the next segment boundary.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire) == CANCELLED
     }
 }
 
 /// A place in the queue, held by the caller. Dropping it cancels the job.
 #[derive(Debug)]
-pub struct Place<J, C> {
+pub(crate) struct Place<J, C> {
     id: u64,
     cancel: Cancel,
     queue: Arc<Queue<J, C>>,
@@ -70,7 +74,7 @@ pub struct Place<J, C> {
 
 impl<J, C> Place<J, C> {
     /// True once the device thread has taken the job.
-    pub fn is_dispatched(&self) -> bool {
+    pub(crate) fn is_dispatched(&self) -> bool {
         self.cancel.0.load(Ordering::Acquire) != WAITING
     }
 }
@@ -85,7 +89,7 @@ impl<J, C> Drop for Place<J, C> {
 
 /// What the device thread does next.
 #[derive(Debug)]
-pub enum Turn<J, C> {
+pub(crate) enum Turn<J, C> {
     /// Run this job.
     Run(J, Cancel),
     /// Its deadline passed while it waited: answer it, do not run it.
@@ -98,7 +102,7 @@ pub enum Turn<J, C> {
 
 /// Admission of jobs `J`, and commands `C` that the device thread carries out between jobs.
 #[derive(Debug)]
-pub struct Queue<J, C> {
+pub(crate) struct Queue<J, C> {
     limits: Limits,
     state: Mutex<State<J, C>>,
     turn: Condvar,
@@ -114,6 +118,7 @@ struct State<J, C> {
     /// The device thread waits in `next` and nothing was handed to it.
     idle: bool,
     next_id: u64,
+    era: u64,
     mean_run: Duration,
 }
 
@@ -142,7 +147,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 impl<J, C> Queue<J, C> {
     /// An empty, open queue.
-    pub fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         let state = State {
             waiting: VecDeque::new(),
             commands: VecDeque::new(),
@@ -151,17 +156,29 @@ impl<J, C> Queue<J, C> {
             gate: Gate::Open,
             idle: false,
             next_id: 0,
+            era: 0,
             mean_run: Duration::ZERO,
         };
         Self { limits, state: Mutex::new(state), turn: Condvar::new() }
     }
 
-    /// Puts a job of so many tokens at the end of the queue.
-    pub fn admit(self: &Arc<Self>, job: J, tokens: u64, deadline: Option<Instant>) -> Result<Place<J, C>, Refused> {
+    /// The era of this moment. Take it before looking at what is bound.
+    pub(crate) fn era(&self) -> Era {
+        Era(self.state.lock().era)
+    }
+
+    /// Puts a job of so many tokens, checked in this era, at the end of the queue.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        job: J,
+        tokens: u64,
+        deadline: Option<Instant>,
+        era: Era,
+    ) -> Result<Place<J, C>, Refused> {
         let mut state = self.state.lock();
         match state.gate {
-            Gate::Open => {}
-            Gate::Held => return Err(Refused::Held),
+            Gate::Open if state.era == era.0 => {}
+            Gate::Open | Gate::Held => return Err(Refused::Held),
             Gate::Closed => return Err(Refused::Closed),
         }
         let direct = state.idle && state.waiting.is_empty();
@@ -187,7 +204,7 @@ impl<J, C> Queue<J, C> {
     }
 
     /// Asks the device thread to do something between two jobs. Gives it back when the queue is closed.
-    pub fn command(&self, command: C) -> Result<(), C> {
+    pub(crate) fn command(&self, command: C) -> Result<(), C> {
         let mut state = self.state.lock();
         if state.gate == Gate::Closed {
             return Err(command);
@@ -199,7 +216,7 @@ impl<J, C> Queue<J, C> {
     }
 
     /// Waits for the next thing to do. Commands come before jobs.
-    pub fn next(&self) -> Turn<J, C> {
+    pub(crate) fn next(&self) -> Turn<J, C> {
         let mut state = self.state.lock();
         loop {
             if let Some(command) = state.commands.pop_front() {
@@ -218,34 +235,37 @@ impl<J, C> Queue<J, C> {
     }
 
     /// The next waiting job, or none: what is left to run before a swap.
-    pub fn next_waiting(&self) -> Option<Turn<J, C>> {
+    pub(crate) fn next_waiting(&self) -> Option<Turn<J, C>> {
         self.state.lock().pop(Instant::now())
     }
 
-    /// Refuses newcomers until [`Queue::release`]; those who wait keep their places.
-    pub fn hold(&self) {
+    /// Refuses newcomers until [`Queue::release`]; those who wait keep their places. Begins an era, as does the
+    /// release: whoever looked at the bindings before or meanwhile has to look again.
+    pub(crate) fn hold(&self) {
         let mut state = self.state.lock();
+        state.era += 1;
         if state.gate == Gate::Open {
             state.gate = Gate::Held;
         }
     }
 
     /// Admits again after [`Queue::hold`].
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         let mut state = self.state.lock();
+        state.era += 1;
         if state.gate == Gate::Held {
             state.gate = Gate::Open;
         }
     }
 
     /// Refuses newcomers for good. Those who wait are still run.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().gate = Gate::Closed;
         self.turn.notify_all();
     }
 
     /// Takes out everything that waits, to be answered by the caller of this function.
-    pub fn evict(&self) -> (Vec<J>, Vec<C>) {
+    pub(crate) fn evict(&self) -> (Vec<J>, Vec<C>) {
         let mut state = self.state.lock();
         state.counted = 0;
         state.tokens = 0;
@@ -255,13 +275,13 @@ impl<J, C> Queue<J, C> {
     }
 
     /// Tells how long a job ran, from which the time of a retry is estimated.
-    pub fn ran_for(&self, run: Duration) {
+    pub(crate) fn ran_for(&self, run: Duration) {
         let mut state = self.state.lock();
         state.mean_run = if state.mean_run.is_zero() { run } else { (state.mean_run * 7 + run) / 8 };
     }
 
     /// Requests and tokens that wait and count against the bounds.
-    pub fn depth(&self) -> (usize, u64) {
+    pub(crate) fn depth(&self) -> (usize, u64) {
         let state = self.state.lock();
         (state.counted, state.tokens)
     }
@@ -304,182 +324,4 @@ impl<J, C> State<J, C> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use super::*;
-
-    type TestQueue = Queue<u32, &'static str>;
-
-    fn queue(max_requests: usize, max_tokens: u64) -> Arc<TestQueue> {
-        Arc::new(Queue::new(Limits { max_requests, max_tokens }))
-    }
-
-    fn run(turn: Turn<u32, &'static str>) -> u32 {
-        match turn {
-            Turn::Run(job, _) => job,
-            other => panic!("not a job to run: {other:?}"),
-        }
-    }
-
-    /// Puts the device thread in `next` and waits until it is seen idle.
-    fn idle_device(queue: &Arc<TestQueue>) -> std::thread::JoinHandle<Turn<u32, &'static str>> {
-        let device = std::thread::spawn({
-            let queue = Arc::clone(queue);
-            move || queue.next()
-        });
-        while !queue.state.lock().idle {
-            std::thread::yield_now();
-        }
-        device
-    }
-
-    #[test]
-    fn runs_in_the_order_of_admission() {
-        let queue = queue(8, 100);
-        let places: Vec<_> = (0..5).map(|job| queue.admit(job, 1, None).unwrap()).collect();
-        assert_eq!(places.iter().map(|place| place.position).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-        let order: Vec<u32> = (0..5).map(|_| run(queue.next())).collect();
-        assert_eq!(order, [0, 1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn refuses_one_request_too_many() {
-        let queue = queue(2, 100);
-        let _first = queue.admit(0, 1, None).unwrap();
-        let _second = queue.admit(1, 1, None).unwrap();
-        assert!(matches!(queue.admit(2, 1, None), Err(Refused::Full { .. })));
-        assert_eq!(run(queue.next()), 0);
-        assert!(queue.admit(3, 1, None).is_ok());
-    }
-
-    #[test]
-    fn refuses_one_token_too_many() {
-        let queue = queue(8, 10);
-        let _first = queue.admit(0, 6, None).unwrap();
-        assert!(matches!(queue.admit(1, 5, None), Err(Refused::Full { .. })));
-        let _second = queue.admit(2, 4, None).unwrap();
-        assert_eq!(queue.depth(), (2, 10));
-        assert!(matches!(queue.admit(3, u64::MAX, None), Err(Refused::Full { .. })));
-    }
-
-    #[test]
-    fn an_idle_device_takes_a_job_of_any_size_but_only_one() {
-        let queue = queue(0, 0);
-        let device = idle_device(&queue);
-        let place = queue.admit(7, 1_000_000, None).unwrap();
-        assert_eq!(place.position, 0);
-        assert_eq!(run(device.join().unwrap()), 7);
-        assert_eq!(queue.depth(), (0, 0));
-        assert!(matches!(queue.admit(8, 1, None), Err(Refused::Full { .. })), "the device is busy and no one may wait");
-    }
-
-    #[test]
-    fn a_dropped_place_is_free_at_once() {
-        let queue = queue(1, 10);
-        let place = queue.admit(0, 10, None).unwrap();
-        assert!(matches!(queue.admit(1, 1, None), Err(Refused::Full { .. })));
-        drop(place);
-        assert_eq!(queue.depth(), (0, 0));
-        let _next = queue.admit(2, 10, None).unwrap();
-        assert_eq!(run(queue.next()), 2, "the one that left is not run");
-    }
-
-    #[test]
-    fn a_dropped_place_of_a_dispatched_job_raises_its_flag() {
-        let queue = queue(1, 10);
-        let place = queue.admit(0, 1, None).unwrap();
-        assert!(!place.is_dispatched());
-        let Turn::Run(_, cancel) = queue.next() else { panic!("not a job") };
-        assert!(place.is_dispatched());
-        assert!(!cancel.is_cancelled());
-        drop(place);
-        assert!(cancel.is_cancelled());
-    }
-
-    #[test]
-    fn an_expired_job_is_not_run() {
-        let queue = queue(4, 10);
-        let past = Instant::now() - Duration::from_millis(1);
-        let future = Instant::now() + Duration::from_secs(60);
-        let _late = queue.admit(0, 1, Some(past)).unwrap();
-        let _early = queue.admit(1, 1, Some(future)).unwrap();
-        assert!(matches!(queue.next(), Turn::Expired(0)));
-        assert_eq!(run(queue.next()), 1);
-    }
-
-    #[test]
-    fn a_hold_refuses_newcomers_and_keeps_those_who_wait() {
-        let queue = queue(4, 10);
-        let _place = queue.admit(0, 1, None).unwrap();
-        queue.command("swap").unwrap();
-        assert!(matches!(queue.next(), Turn::Command("swap")), "a command goes before jobs");
-        queue.hold();
-        assert_eq!(queue.admit(1, 1, None).unwrap_err(), Refused::Held);
-        assert_eq!(run(queue.next_waiting().unwrap()), 0);
-        assert!(queue.next_waiting().is_none());
-        queue.release();
-        assert!(queue.admit(2, 1, None).is_ok());
-    }
-
-    #[test]
-    fn a_closed_queue_ends_after_its_last_job() {
-        let queue = queue(4, 10);
-        let _place = queue.admit(0, 1, None).unwrap();
-        queue.close();
-        queue.release();
-        assert_eq!(queue.admit(1, 1, None).unwrap_err(), Refused::Closed);
-        assert_eq!(queue.command("late"), Err("late"));
-        assert_eq!(run(queue.next()), 0);
-        assert!(matches!(queue.next(), Turn::Closed));
-    }
-
-    #[test]
-    fn the_retry_grows_with_what_waits() {
-        let queue = queue(2, 10);
-        queue.ran_for(Duration::from_millis(100));
-        let _first = queue.admit(0, 1, None).unwrap();
-        let _second = queue.admit(1, 1, None).unwrap();
-        let Err(Refused::Full { retry_after }) = queue.admit(2, 1, None) else { panic!("admitted") };
-        assert_eq!(retry_after, Duration::from_millis(300));
-    }
-
-    #[test]
-    fn many_callers_lose_and_duplicate_nothing() {
-        let queue = queue(1_000, 10_000);
-        let device = std::thread::spawn({
-            let queue = Arc::clone(&queue);
-            move || {
-                let mut seen = Vec::new();
-                loop {
-                    match queue.next() {
-                        Turn::Run(job, _) => seen.push(job),
-                        Turn::Closed => return seen,
-                        other => panic!("unexpected turn {other:?}"),
-                    }
-                }
-            }
-        });
-        let places: Vec<_> = std::thread::scope(|scope| {
-            let callers: Vec<_> = (0..8u32)
-                .map(|caller| {
-                    let queue = &queue;
-                    scope.spawn(move || {
-                        (0..50).map(|i| queue.admit(caller * 50 + i, 1, None).unwrap()).collect::<Vec<_>>()
-                    })
-                })
-                .collect();
-            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
-        });
-        queue.close();
-        let mut seen = device.join().unwrap();
-        for caller in 0..8u32 {
-            let own: Vec<u32> = seen.iter().copied().filter(|job| job / 50 == caller).collect();
-            assert!(own.is_sorted(), "each caller's jobs run in its order");
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..400).collect::<Vec<_>>());
-        assert_eq!(queue.depth(), (0, 0));
-        drop(places);
-    }
-}
+mod tests;

@@ -6,33 +6,33 @@ use deltagate_mesh::error::ServiceError;
 
 /// One reason, written `CODE` or `CODE: detail` in snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
+pub(crate) struct Reason {
     code: &'static str,
     detail: String,
 }
 
 /// A caller is told to come back after this time when the executor may be ready again by itself.
-pub const RETRY: Duration = Duration::from_millis(200);
+pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
 impl Reason {
     /// A reason that its code says in full.
-    pub const fn bare(code: &'static str) -> Self {
+    pub(crate) const fn bare(code: &'static str) -> Self {
         Self { code, detail: String::new() }
     }
 
     /// A reason with a detail. Never user text.
-    pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &'static str, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into() }
     }
 
     /// The code.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         self.code
     }
 
     /// What a caller gets while this is the reason: FAILED_PRECONDITION when somebody must change something first,
     /// UNAVAILABLE when waiting may help.
-    pub fn refusal(&self) -> ServiceError {
+    pub(crate) fn refusal(&self) -> ServiceError {
         let message = format!("executor is not ready: {self}");
         match self.code {
             "KERNEL_NOT_BOUND" => ServiceError::failed_precondition(self.code, message)

@@ -50,7 +50,7 @@ pub struct Reload {
 
 impl Reload {
     /// For an executor that was started with this configuration.
-    pub fn new(queue: Arc<DeviceQueue>, started_with: ExecutorConfig) -> Self {
+    pub(crate) fn new(queue: Arc<DeviceQueue>, started_with: ExecutorConfig) -> Self {
         Self { queue, applied: Arc::new(Mutex::new(started_with)), last: Arc::default() }
     }
 
@@ -75,7 +75,7 @@ impl Reload {
     }
 
     /// Applies a configuration that was read again. None when it prefers what is applied already.
-    pub async fn apply(&self, config: ExecutorConfig) -> Result<Option<String>, ReloadError> {
+    pub(crate) async fn apply(&self, config: ExecutorConfig) -> Result<Option<String>, ReloadError> {
         config.validate().map_err(|error| ReloadError::Config(error.to_string()))?;
         let applied = self.applied.lock().clone();
         let same_kernels = ExecutorConfig { kernels: applied.kernels.clone(), ..config.clone() };
@@ -100,7 +100,7 @@ impl Reload {
 }
 
 /// Follows the config file and SIGHUP until the executor ends.
-pub async fn watch(source: ConfigSource, reload: Reload, every: Duration, stop: CancellationToken) {
+pub(crate) async fn watch(source: ConfigSource, reload: Reload, every: Duration, stop: CancellationToken) {
     let mut hangup = Hangup::new();
     let mut seen = read(&source).await;
     let mut ticks = tokio::time::interval(every);
@@ -143,9 +143,12 @@ impl Hangup {
     }
 
     async fn next(&mut self) {
-        match &mut self.0 {
-            Some(signal) if signal.recv().await.is_some() => {}
-            _ => std::future::pending().await,
+        let received = match &mut self.0 {
+            Some(signal) => signal.recv().await,
+            None => None,
+        };
+        if received.is_none() {
+            std::future::pending::<()>().await;
         }
     }
 }

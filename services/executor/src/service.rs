@@ -11,18 +11,18 @@ use crate::{artifact, device::DeviceContext, forward};
 
 /// The service over one device.
 #[derive(Clone)]
-pub struct Service {
+pub(crate) struct Service {
     device: DeviceContext,
 }
 
 impl Service {
     /// Serves this device.
-    pub fn new(device: DeviceContext) -> Self {
+    pub(crate) fn new(device: DeviceContext) -> Self {
         Self { device }
     }
 
     /// The tonic server, with its message size limit.
-    pub fn into_server(self) -> ExecutorServiceServer<Self> {
+    pub(crate) fn into_server(self) -> ExecutorServiceServer<Self> {
         ExecutorServiceServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 }

@@ -7,7 +7,7 @@ use deltagate_proto::v1;
 use crate::engine::DeviceIdentity;
 
 /// The wire name of a kernel family.
-pub fn family(family: KernelFamily) -> v1::KernelFamily {
+pub(crate) fn family(family: KernelFamily) -> v1::KernelFamily {
     match family {
         KernelFamily::Embed => v1::KernelFamily::Embed,
         KernelFamily::Norm => v1::KernelFamily::Norm,
@@ -23,12 +23,12 @@ pub fn family(family: KernelFamily) -> v1::KernelFamily {
 }
 
 /// Every binding of a report.
-pub fn bindings(report: &BindingReport) -> Vec<v1::KernelBinding> {
+pub(crate) fn bindings(report: &BindingReport) -> Vec<v1::KernelBinding> {
     report.bindings.iter().map(binding).collect()
 }
 
 /// The device of a snapshot.
-pub fn device(device: &DeviceIdentity) -> v1::DeviceInfo {
+pub(crate) fn device(device: &DeviceIdentity) -> v1::DeviceInfo {
     v1::DeviceInfo {
         kind: device.kind.to_string(),
         name: device.name.to_string(),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Writes the spans of a job.
-pub fn record(parent: &Parent, queued: Instant, outcome: &Outcome) {
+pub(crate) fn record(parent: &Parent, queued: Instant, outcome: &Outcome) {
     let anchor = Anchor::now();
     record_queue(parent, queued, outcome.dispatched.unwrap_or_else(Instant::now));
     for segment in &outcome.segments {
@@ -34,7 +34,7 @@ pub fn record(parent: &Parent, queued: Instant, outcome: &Outcome) {
 }
 
 /// Writes the time in the queue, which is all there is of a job that never ran.
-pub fn record_queue(parent: &Parent, queued: Instant, left: Instant) {
+pub(crate) fn record_queue(parent: &Parent, queued: Instant, left: Instant) {
     let anchor = Anchor::now();
     parent.record("queue", anchor.at(queued), anchor.at(left), Vec::new());
 }

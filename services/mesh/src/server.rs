@@ -86,7 +86,12 @@ impl ServerHandle {
         format!("http://{}", self.addr)
     }
 
-    /// Begins the drain.
+    /// Cancelled when the drain begins: tasks that belong to this server end with it.
+    pub fn stopping(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+
+    /// Begins the drain of this server; the token that it was started with stays as it is.
     pub fn shutdown(&self) {
         self.shutdown.cancel();
     }
@@ -119,6 +124,8 @@ pub async fn serve(
     add: impl FnOnce(&mut RoutesBuilder),
 ) -> Result<ServerHandle, ServeError> {
     let addr = listener.local_addr().map_err(ServeError::LocalAddr)?;
+    // A token of its own: stopping this server must not stop what else the caller's token stops.
+    let shutdown = shutdown.child_token();
     let mut routes = RoutesBuilder::default();
     add(&mut routes);
     routes.add_service(health.service());

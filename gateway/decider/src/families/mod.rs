@@ -14,7 +14,7 @@
 //!
 //! More files where the family needs them (`tournament.rs` here, a joint head's spans elsewhere). Then:
 //!
-//! 1. add the module below, its id to [`FAMILIES`] and a line to [`family`];
+//! 1. add the module below, its id to [`FAMILIES`] and a line to [`family`] and [`family_defaults`];
 //! 2. give its HTTP server's habits as [`crate::systemone::Rules`];
 //! 3. put vectors made by an independent implementation in `tests/fixtures/<id>/`, and compare in `tests/<id>_vectors.rs`.
 //!
@@ -31,6 +31,15 @@ use crate::{Family, FamilyError};
 
 /// Ids of all families.
 pub const FAMILIES: &[&str] = &[startlux::ID];
+
+/// The family `id` without a model: what its publisher documents for all sizes, and temperature 1. It renders the same
+/// prompts, so it is good for [`Family::explain`]; probabilities need a model's own config.
+pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
+    match id {
+        startlux::ID => Ok(Arc::new(startlux::StartLux::without_model())),
+        _ => Err(FamilyError::Unknown { id: id.to_owned() }),
+    }
+}
 
 /// The family `id` as the model's decision config sets it up.
 pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> {

@@ -15,17 +15,33 @@ pub struct Dialect {
 
 impl Dialect {
     /// J-plain: `{"b": 1, "a": [2, 3]}`, keys as received.
-    pub const PLAIN: Dialect = Dialect { item_separator: ", ", key_separator: ": ", sort_keys: false, indent: None };
+    pub const PLAIN: Dialect = Dialect {
+        item_separator: ", ",
+        key_separator: ": ",
+        sort_keys: false,
+        indent: None,
+    };
 
     /// J-sorted: as [`Self::PLAIN`], keys sorted by code points at every depth.
-    pub const SORTED: Dialect = Dialect { sort_keys: true, ..Self::PLAIN };
+    pub const SORTED: Dialect = Dialect {
+        sort_keys: true,
+        ..Self::PLAIN
+    };
 
     /// J-compact: `{"a":[2,3],"b":1}`, keys sorted.
-    pub const COMPACT: Dialect = Dialect { item_separator: ",", key_separator: ":", ..Self::SORTED };
+    pub const COMPACT: Dialect = Dialect {
+        item_separator: ",",
+        key_separator: ":",
+        ..Self::SORTED
+    };
 
     /// J-indent(n): one item a line, `n` spaces a level, keys as received; `[]` and `{}` when empty.
     pub const fn indented(n: usize) -> Dialect {
-        Dialect { item_separator: ",", indent: Some(n), ..Self::PLAIN }
+        Dialect {
+            item_separator: ",",
+            indent: Some(n),
+            ..Self::PLAIN
+        }
     }
 
     /// The value in this spelling. Strings are quoted: inserting them raw is the family's business.
@@ -117,9 +133,18 @@ mod tests {
     #[test]
     fn spellings() {
         let value = json!({"b": [1, {}, []], "a": {"d": null, "c": "é\u{1}\u{7f}/"}});
-        assert_eq!(Dialect::PLAIN.render(&value), "{\"b\": [1, {}, []], \"a\": {\"d\": null, \"c\": \"é\\u0001\u{7f}/\"}}");
-        assert_eq!(Dialect::SORTED.render(&value), "{\"a\": {\"c\": \"é\\u0001\u{7f}/\", \"d\": null}, \"b\": [1, {}, []]}");
-        assert_eq!(Dialect::COMPACT.render(&value), "{\"a\":{\"c\":\"é\\u0001\u{7f}/\",\"d\":null},\"b\":[1,{},[]]}");
+        assert_eq!(
+            Dialect::PLAIN.render(&value),
+            "{\"b\": [1, {}, []], \"a\": {\"d\": null, \"c\": \"é\\u0001\u{7f}/\"}}"
+        );
+        assert_eq!(
+            Dialect::SORTED.render(&value),
+            "{\"a\": {\"c\": \"é\\u0001\u{7f}/\", \"d\": null}, \"b\": [1, {}, []]}"
+        );
+        assert_eq!(
+            Dialect::COMPACT.render(&value),
+            "{\"a\":{\"c\":\"é\\u0001\u{7f}/\",\"d\":null},\"b\":[1,{},[]]}"
+        );
         assert_eq!(
             Dialect::indented(2).render(&value),
             "{\n  \"b\": [\n    1,\n    {},\n    []\n  ],\n  \"a\": {\n    \"d\": null,\n    \"c\": \"é\\u0001\u{7f}/\"\n  }\n}"

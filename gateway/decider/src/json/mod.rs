@@ -3,7 +3,9 @@
 mod dialect;
 mod number;
 mod parse;
+mod policy;
 
 pub use dialect::Dialect;
 pub use number::{python_float, python_number};
-pub use parse::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits, parse_json};
+pub use parse::parse_json;
+pub use policy::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits};

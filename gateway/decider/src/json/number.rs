@@ -6,10 +6,16 @@ use serde_json::Number;
 pub fn python_number(number: &Number) -> String {
     let spelling = number.as_str();
     if !spelling.contains(['.', 'e', 'E']) {
-        return if spelling == "-0" { "0".to_owned() } else { spelling.to_owned() };
+        return if spelling == "-0" {
+            "0".to_owned()
+        } else {
+            spelling.to_owned()
+        };
     }
     // The parser refuses what overflows, so this is finite for every number that came in through it.
-    spelling.parse().map_or_else(|_| spelling.to_owned(), python_float)
+    spelling
+        .parse()
+        .map_or_else(|_| spelling.to_owned(), python_float)
 }
 
 /// `repr` of a float: the shortest digits that round-trip, fixed for `1e-4 <= |x| < 1e16`, scientific beyond.
@@ -31,7 +37,10 @@ pub fn python_float(x: f64) -> String {
     let digits = mantissa.replace('.', "");
     if (-4..16).contains(&exponent) {
         let Ok(point) = usize::try_from(exponent + 1) else {
-            return format!("{sign}0.{}{digits}", "0".repeat(exponent.unsigned_abs() as usize - 1));
+            return format!(
+                "{sign}0.{}{digits}",
+                "0".repeat(exponent.unsigned_abs() as usize - 1)
+            );
         };
         if point == 0 {
             return format!("{sign}0.{digits}");
@@ -42,7 +51,10 @@ pub fn python_float(x: f64) -> String {
         return format!("{sign}{whole}.{fraction}");
     }
     let sign_of_exponent = if exponent < 0 { '-' } else { '+' };
-    format!("{sign}{mantissa}e{sign_of_exponent}{:02}", exponent.unsigned_abs())
+    format!(
+        "{sign}{mantissa}e{sign_of_exponent}{:02}",
+        exponent.unsigned_abs()
+    )
 }
 
 #[cfg(test)]
@@ -76,7 +88,12 @@ mod tests {
 
     #[test]
     fn integers_keep_their_digits() {
-        for (text, want) in [("-0", "0"), ("0", "0"), ("-7", "-7"), ("123456789012345678901234567890", "123456789012345678901234567890")] {
+        for (text, want) in [
+            ("-0", "0"),
+            ("0", "0"),
+            ("-7", "-7"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ] {
             assert_eq!(python_number(&text.parse().unwrap()), want);
         }
     }

@@ -1,97 +1,20 @@
-//! A strict JSON parser (RFC 8259) that sees duplicate keys and keeps the spelling of numbers.
+//! A strict JSON parser (RFC 8259) that sees duplicate keys and keeps the digits of numbers.
 //!
 //! serde_json's own parser is not used for text of requests: it drops duplicates before anyone can look, and with
 //! `arbitrary_precision` it takes an object with one reserved key for a number.
 
 use serde_json::{Map, Number, Value};
 
-/// What to do when an object has a key twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DuplicateKeys {
-    /// Refuse the document.
-    Reject,
-    /// Keep the last value at the first position, as Python does.
-    LastWins,
-}
+use super::policy::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits};
 
-/// Policy of the parser.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JsonLimits {
-    /// Deepest nesting of arrays and objects: `[[1]]` is 2. More than 256 counts as 256.
-    pub max_depth: usize,
-    /// What to do with duplicate keys.
-    pub duplicate_keys: DuplicateKeys,
-}
-
-impl JsonLimits {
-    /// Depth 64, duplicate keys refused: the rule of gRPC.
-    pub const STRICT: JsonLimits = JsonLimits { max_depth: 64, duplicate_keys: DuplicateKeys::Reject };
-    /// Depth 64, the last of duplicate keys wins: the rule of most families' HTTP servers.
-    pub const LAST_WINS: JsonLimits = JsonLimits { duplicate_keys: DuplicateKeys::LastWins, ..Self::STRICT };
-}
-
-/// Why a document is refused. Holds a position, never text of the document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} at byte {offset}")]
-pub struct JsonError {
-    /// What is wrong.
-    pub kind: JsonErrorKind,
-    /// Where: a byte offset.
-    pub offset: usize,
-}
-
-/// What is wrong with a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JsonErrorKind {
-    /// The text ends too early.
-    #[error("unexpected end of JSON")]
-    UnexpectedEnd,
-    /// A character that cannot stand here.
-    #[error("unexpected character in JSON")]
-    UnexpectedCharacter,
-    /// Text after the document.
-    #[error("text after the JSON document")]
-    TrailingText,
-    /// `NaN` or `Infinity`.
-    #[error("NaN and Infinity are not JSON")]
-    NotFinite,
-    /// Not a number of RFC 8259.
-    #[error("malformed number")]
-    MalformedNumber,
-    /// A float beyond f64.
-    #[error("number too large for a 64-bit float")]
-    NumberOverflow,
-    /// An unescaped control character in a string.
-    #[error("control character in a string")]
-    ControlCharacter,
-    /// An unknown or unfinished escape.
-    #[error("malformed escape in a string")]
-    MalformedEscape,
-    /// Half of a surrogate pair.
-    #[error("lone surrogate in a string")]
-    LoneSurrogate,
-    /// A key that this object has already.
-    #[error("duplicate key")]
-    DuplicateKey,
-    /// Nested too deep.
-    #[error("nested too deep")]
-    TooDeep,
-}
-
-impl JsonErrorKind {
-    /// A violation's reason code.
-    pub fn reason(self) -> &'static str {
-        match self {
-            JsonErrorKind::DuplicateKey => "DUPLICATE_KEY",
-            JsonErrorKind::TooDeep => "JSON_TOO_DEEP",
-            _ => "INVALID_JSON",
-        }
-    }
-}
-
-/// Parses one document. Key order and the spelling of numbers are kept.
+/// Parses one document. Key order and the digits of numbers are kept.
 pub fn parse_json(text: &str, limits: &JsonLimits) -> Result<Value, JsonError> {
-    let mut parser = Parser { text, bytes: text.as_bytes(), at: 0, limits: *limits };
+    let mut parser = Parser {
+        text,
+        bytes: text.as_bytes(),
+        at: 0,
+        limits: *limits,
+    };
     parser.limits.max_depth = parser.limits.max_depth.min(256);
     let value = parser.value(0)?;
     parser.skip_space();
@@ -110,7 +33,10 @@ struct Parser<'t> {
 
 impl Parser<'_> {
     fn error(&self, kind: JsonErrorKind) -> JsonError {
-        JsonError { kind, offset: self.at }
+        JsonError {
+            kind,
+            offset: self.at,
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -132,7 +58,11 @@ impl Parser<'_> {
     }
 
     fn unexpected(&self) -> JsonError {
-        let kind = if self.at < self.bytes.len() { JsonErrorKind::UnexpectedCharacter } else { JsonErrorKind::UnexpectedEnd };
+        let kind = if self.at < self.bytes.len() {
+            JsonErrorKind::UnexpectedCharacter
+        } else {
+            JsonErrorKind::UnexpectedEnd
+        };
         self.error(kind)
     }
 
@@ -154,7 +84,11 @@ impl Parser<'_> {
     }
 
     fn word(&mut self, word: &str, value: Value) -> Result<Value, JsonError> {
-        if !self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
+        if !self
+            .bytes
+            .get(self.at..)
+            .is_some_and(|rest| rest.starts_with(word.as_bytes()))
+        {
             return Err(self.error(JsonErrorKind::UnexpectedCharacter));
         }
         self.at += word.len();
@@ -192,7 +126,10 @@ impl Parser<'_> {
             let key_at = self.at;
             let key = self.string()?;
             if self.limits.duplicate_keys == DuplicateKeys::Reject && map.contains_key(&key) {
-                return Err(JsonError { kind: JsonErrorKind::DuplicateKey, offset: key_at });
+                return Err(JsonError {
+                    kind: JsonErrorKind::DuplicateKey,
+                    offset: key_at,
+                });
             }
             if !self.take(b':') {
                 return Err(self.unexpected());
@@ -250,7 +187,11 @@ impl Parser<'_> {
                 let first = self.hex4().ok_or_else(|| fail(JsonErrorKind::MalformedEscape))?;
                 let code = if (0xd800..0xdc00).contains(&first) {
                     let lone = fail(JsonErrorKind::LoneSurrogate);
-                    if !self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(b"\\u")) {
+                    if !self
+                        .bytes
+                        .get(self.at..)
+                        .is_some_and(|rest| rest.starts_with(b"\\u"))
+                    {
                         return Err(lone);
                     }
                     self.at += 2;
@@ -337,7 +278,13 @@ mod tests {
     #[test]
     fn duplicate_keys_follow_the_policy() {
         let text = r#"{"a":1,"b":2,"a":{"k":3}}"#;
-        assert_eq!(parse_json(text, &JsonLimits::STRICT).unwrap_err(), JsonError { kind: JsonErrorKind::DuplicateKey, offset: 13 });
+        assert_eq!(
+            parse_json(text, &JsonLimits::STRICT).unwrap_err(),
+            JsonError {
+                kind: JsonErrorKind::DuplicateKey,
+                offset: 13
+            }
+        );
         let value = parse_json(text, &JsonLimits::LAST_WINS).unwrap();
         assert_eq!(value.to_string(), r#"{"a":{"k":3},"b":2}"#);
         assert_eq!(kind(r#"{"a":1,"\u0061":2}"#), JsonErrorKind::DuplicateKey);
@@ -351,15 +298,37 @@ mod tests {
         assert_eq!(kind(&nested(65)), JsonErrorKind::TooDeep);
         assert_eq!(kind(&"[".repeat(1_000_000)), JsonErrorKind::TooDeep);
         assert_eq!(kind(&"{\"a\":".repeat(1_000_000)), JsonErrorKind::TooDeep);
-        let wide = JsonLimits { max_depth: usize::MAX, ..JsonLimits::STRICT };
-        assert_eq!(parse_json(&nested(1_000_000), &wide).unwrap_err().kind, JsonErrorKind::TooDeep);
+        let wide = JsonLimits {
+            max_depth: usize::MAX,
+            ..JsonLimits::STRICT
+        };
+        assert_eq!(
+            parse_json(&nested(1_000_000), &wide).unwrap_err().kind,
+            JsonErrorKind::TooDeep
+        );
     }
 
     #[test]
     fn numbers_keep_their_spelling() {
-        for text in ["0", "-0", "-0.0", "1e5", "2.50", "12345678901234567890123", "1.7976931348623157e308", "1e-400"] {
+        for text in [
+            "0",
+            "-0",
+            "-0.0",
+            "1e+5",
+            "2.50",
+            "12345678901234567890123",
+            "1.7976931348623157e+308",
+            "1e-400",
+        ] {
             assert_eq!(parse_json(text, &JsonLimits::STRICT).unwrap().to_string(), text);
         }
+        // Only the form of the exponent is serde_json's: it has one for all.
+        assert_eq!(
+            parse_json("[1E5,1e-05]", &JsonLimits::STRICT)
+                .unwrap()
+                .to_string(),
+            "[1e+5,1e-05]"
+        );
         assert_eq!(kind("1e309"), JsonErrorKind::NumberOverflow);
         assert_eq!(kind("[-Infinity]"), JsonErrorKind::NotFinite);
         assert_eq!(kind("NaN"), JsonErrorKind::NotFinite);
@@ -368,8 +337,17 @@ mod tests {
 
     #[test]
     fn surrogates_come_in_pairs() {
-        assert_eq!(parse_json(r#""\ud83c\udf89""#, &JsonLimits::STRICT).unwrap(), "🎉");
-        for text in [r#""\ud83c""#, r#""\udf89""#, r#""\ud83cx""#, r#""\ud83c\u0041""#, r#""\ud83c\n""#] {
+        assert_eq!(
+            parse_json(r#""\ud83c\udf89""#, &JsonLimits::STRICT).unwrap(),
+            "🎉"
+        );
+        for text in [
+            r#""\ud83c""#,
+            r#""\udf89""#,
+            r#""\ud83cx""#,
+            r#""\ud83c\u0041""#,
+            r#""\ud83c\n""#,
+        ] {
             assert_eq!(kind(text), JsonErrorKind::LoneSurrogate, "{text}");
         }
         assert_eq!(kind(r#""\ud83c\u00""#), JsonErrorKind::MalformedEscape);

@@ -19,8 +19,10 @@ pub struct SystemOneRequest {
 /// `Malformed` errors: not UTF-8, not JSON, not an object, `questions` not a non-empty object. `Unanswerable`: all else.
 pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, RequestError> {
     let malformed = |reason, message: String| RequestError::malformed(Violation::new([], reason, message));
-    let text = std::str::from_utf8(bytes).map_err(|_| malformed("INVALID_UTF8", "the body is not UTF-8".into()))?;
-    let value = parse_json(text, &rules.json).map_err(|error| malformed(error.kind.reason(), error.to_string()))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| malformed("INVALID_UTF8", "the body is not UTF-8".into()))?;
+    let value =
+        parse_json(text, &rules.json).map_err(|error| malformed(error.kind.reason(), error.to_string()))?;
     let Value::Object(mut body) = value else {
         return Err(malformed("WRONG_TYPE", "the body is not a JSON object".into()));
     };
@@ -28,7 +30,11 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
         Some(Value::Object(questions)) if !questions.is_empty() => questions,
         _ => {
             let message = "questions must be a non-empty object";
-            return Err(RequestError::malformed(Violation::new(["questions".into()], "WRONG_TYPE", message)));
+            return Err(RequestError::malformed(Violation::new(
+                ["questions".into()],
+                "WRONG_TYPE",
+                message,
+            )));
         }
     };
 
@@ -37,7 +43,11 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
         None | Some(Value::Null) => None,
         Some(Value::String(model)) => Some(model).filter(|model| !model.is_empty()),
         Some(_) => {
-            found.push(Violation::new(["model".into()], "WRONG_TYPE", "model must be a string"));
+            found.push(Violation::new(
+                ["model".into()],
+                "WRONG_TYPE",
+                "model must be a string",
+            ));
             None
         }
     };
@@ -51,7 +61,10 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
     if count > max {
         let message = format!("1 to {max} questions are allowed, got {count}");
         found.push(Violation::new(["questions".into()], "QUESTION_COUNT", message));
-        return Err(RequestError { kind: RequestErrorKind::Unanswerable, violations: found });
+        return Err(RequestError {
+            kind: RequestErrorKind::Unanswerable,
+            violations: found,
+        });
     }
     let mut parsed = Vec::with_capacity(questions.len());
     for (index, (id, value)) in questions.into_iter().enumerate() {
@@ -61,7 +74,10 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
         }
     }
     RequestError::unless_empty(found)?;
-    let request = DecisionRequest { state, questions: parsed };
+    let request = DecisionRequest {
+        state,
+        questions: parsed,
+    };
     rules.limits.check(&request)?;
     Ok(SystemOneRequest { model, request })
 }
@@ -77,7 +93,11 @@ fn check_extras(body: &Map<String, Value>, found: &mut Vec<Violation>) {
             Some(_) => false,
         };
         if !empty {
-            found.push(Violation::new([key.into()], "UNSUPPORTED_MEDIA", "this model reads text only"));
+            found.push(Violation::new(
+                [key.into()],
+                "UNSUPPORTED_MEDIA",
+                "this model reads text only",
+            ));
         }
     }
     let thinking = match body.get("thinking") {
@@ -87,7 +107,11 @@ fn check_extras(body: &Map<String, Value>, found: &mut Vec<Violation>) {
     };
     if thinking {
         let message = "only {\"enabled\": false} is supported";
-        found.push(Violation::new(["thinking".into()], "UNSUPPORTED_THINKING", message));
+        found.push(Violation::new(
+            ["thinking".into()],
+            "UNSUPPORTED_THINKING",
+            message,
+        ));
     }
 }
 
@@ -114,29 +138,57 @@ mod tests {
         assert_eq!(parsed.model.as_deref(), Some("m"));
         assert_eq!(parsed.request.state, Some(Content::Text("x".into())));
         let question = &parsed.request.questions[0];
-        assert_eq!((question.id.as_str(), &question.instructions), ("q", &Some(Content::Text("?".into()))));
-        let option = |name: &str, description| ChoiceOption { name: name.into(), description };
+        assert_eq!(
+            (question.id.as_str(), &question.instructions),
+            ("q", &Some(Content::Text("?".into())))
+        );
+        let option = |name: &str, description| ChoiceOption {
+            name: name.into(),
+            description,
+        };
         let with = Some(Content::Json(serde_json::json!({"k": 1})));
-        assert_eq!(question.criteria, Criteria::Choice(vec![option("a", None), option("b", with)]));
+        assert_eq!(
+            question.criteria,
+            Criteria::Choice(vec![option("a", None), option("b", with)])
+        );
     }
 
     #[test]
     fn the_last_of_duplicate_fields_wins() {
         let parsed = parse(&format!(r#"{{"state":"x",{Q},"state":["y"]}}"#)).unwrap();
-        assert_eq!(parsed.request.state, Some(Content::Json(serde_json::json!(["y"]))));
+        assert_eq!(
+            parsed.request.state,
+            Some(Content::Json(serde_json::json!(["y"])))
+        );
     }
 
     #[test]
     fn thinking_and_media() {
-        for ok in [r#"null"#, r#"{"enabled":false}"#, r#"{"enabled":false,"budget":1}"#] {
-            assert!(parse(&format!(r#"{{"state":"x",{Q},"thinking":{ok}}}"#)).is_ok(), "{ok}");
+        for ok in [
+            r#"null"#,
+            r#"{"enabled":false}"#,
+            r#"{"enabled":false,"budget":1}"#,
+        ] {
+            assert!(
+                parse(&format!(r#"{{"state":"x",{Q},"thinking":{ok}}}"#)).is_ok(),
+                "{ok}"
+            );
         }
-        for bad in ["true", "false", "{}", r#"{"enabled":true}"#, r#"{"enabled":null}"#] {
+        for bad in [
+            "true",
+            "false",
+            "{}",
+            r#"{"enabled":true}"#,
+            r#"{"enabled":null}"#,
+        ] {
             let got = refusal(&format!(r#"{{"state":"x",{Q},"thinking":{bad}}}"#));
             assert_eq!(got, (422, "thinking".into(), "UNSUPPORTED_THINKING"), "{bad}");
         }
         for ok in ["null", "[]", "{}"] {
-            assert!(parse(&format!(r#"{{"state":"x",{Q},"images":{ok},"assets":{ok}}}"#)).is_ok(), "{ok}");
+            assert!(
+                parse(&format!(r#"{{"state":"x",{Q},"images":{ok},"assets":{ok}}}"#)).is_ok(),
+                "{ok}"
+            );
         }
         for key in ["images", "assets"] {
             let got = refusal(&format!(r#"{{"state":"x",{Q},"{key}":["aGk="]}}"#));
@@ -147,17 +199,31 @@ mod tests {
     #[test]
     fn model_and_state() {
         for ok in ["null", r#""""#] {
-            assert_eq!(parse(&format!(r#"{{"model":{ok},"state":null,{Q}}}"#)).unwrap().model, None);
+            assert_eq!(
+                parse(&format!(r#"{{"model":{ok},"state":null,{Q}}}"#))
+                    .unwrap()
+                    .model,
+                None
+            );
         }
-        assert_eq!(refusal(&format!(r#"{{"model":1,"state":"x",{Q}}}"#)), (422, "model".into(), "WRONG_TYPE"));
+        assert_eq!(
+            refusal(&format!(r#"{{"model":1,"state":"x",{Q}}}"#)),
+            (422, "model".into(), "WRONG_TYPE")
+        );
         assert_eq!(refusal(&format!("{{{Q}}}")), (422, "state".into(), "MISSING"));
     }
 
     #[test]
     fn unreadable_bodies_are_malformed() {
-        assert_eq!(parse_body(b"\xff", &Rules::default()).unwrap_err().reason(), "INVALID_UTF8");
+        assert_eq!(
+            parse_body(b"\xff", &Rules::default()).unwrap_err().reason(),
+            "INVALID_UTF8"
+        );
         assert_eq!(refusal("[]"), (400, String::new(), "WRONG_TYPE"));
-        assert_eq!(refusal(r#"{"state":1e999}"#), (400, String::new(), "INVALID_JSON"));
+        assert_eq!(
+            refusal(r#"{"state":1e999}"#),
+            (400, String::new(), "INVALID_JSON")
+        );
         assert_eq!(refusal(&"[".repeat(100)), (400, String::new(), "JSON_TOO_DEEP"));
     }
 
@@ -167,9 +233,17 @@ mod tests {
         let got = refusal(&format!(r#"{{"state":"x","questions":{{{}}}}}"#, many.join(",")));
         assert_eq!(got, (422, "questions".into(), "QUESTION_COUNT"));
         let many: Vec<String> = (0..256).map(|i| format!(r#""o{i}":null"#)).collect();
-        let body = format!(r#"{{"state":"x","questions":{{"q":{{"criteria":{{{}}}}}}}}}"#, many.join(","));
-        assert_eq!(refusal(&body), (422, "questions[0].choice.options".into(), "OPTION_COUNT"));
-        let error = parse(r#"{"state":"x","questions":{"":{"type":"noul"},"q":{"criteria":{"a":1,"b\n":2}}}}"#).unwrap_err();
+        let body = format!(
+            r#"{{"state":"x","questions":{{"q":{{"criteria":{{{}}}}}}}}}"#,
+            many.join(",")
+        );
+        assert_eq!(
+            refusal(&body),
+            (422, "questions[0].choice.options".into(), "OPTION_COUNT")
+        );
+        let error =
+            parse(r#"{"state":"x","questions":{"":{"type":"noul"},"q":{"criteria":{"a":1,"b\n":2}}}}"#)
+                .unwrap_err();
         assert_eq!(error.kind, RequestErrorKind::Unanswerable);
         assert_eq!(
             error.to_string(),

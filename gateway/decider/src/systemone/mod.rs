@@ -28,6 +28,10 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Rules { limits: Limits::default(), json: JsonLimits::LAST_WINS, listed_options: 1..=255 }
+        Rules {
+            limits: Limits::default(),
+            json: JsonLimits::LAST_WINS,
+            listed_options: 1..=255,
+        }
     }
 }

@@ -28,7 +28,12 @@ impl At {
 pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Result<Question, Violation> {
     let at = At(index);
     let Value::Object(mut fields) = value else {
-        return Err(Violation::in_question(index, &[], "WRONG_TYPE", "a question must be an object"));
+        return Err(Violation::in_question(
+            index,
+            &[],
+            "WRONG_TYPE",
+            "a question must be an object",
+        ));
     };
     let kind = match fields.remove("type") {
         None => "choice".to_owned(),
@@ -44,7 +49,11 @@ pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Re
         "noul" | "bool" => noul(&at, criteria)?,
         _ => return Err(at.field("type", "UNSUPPORTED_TYPE", "type must be choice, score or noul")),
     };
-    Ok(Question { id, instructions, criteria })
+    Ok(Question {
+        id,
+        instructions,
+        criteria,
+    })
 }
 
 fn either(fields: &mut Map<String, Value>, name: &str, alias: &str) -> Option<Value> {
@@ -59,7 +68,12 @@ fn described(value: Value) -> Option<Content> {
 fn choice(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, Violation> {
     match criteria {
         Some(Value::Object(map)) => Ok(Criteria::Choice(
-            map.into_iter().map(|(name, value)| ChoiceOption { name, description: described(value) }).collect(),
+            map.into_iter()
+                .map(|(name, value)| ChoiceOption {
+                    name,
+                    description: described(value),
+                })
+                .collect(),
         )),
         Some(Value::Array(items)) => {
             let mut options: Vec<ChoiceOption> = Vec::with_capacity(items.len());
@@ -68,7 +82,10 @@ fn choice(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, V
                 let name = listed_name(at, index, item)?;
                 // The names become the keys of an object in the families' servers: a repeated one is one option.
                 if seen.insert(name.clone()) {
-                    options.push(ChoiceOption { name, description: None });
+                    options.push(ChoiceOption {
+                        name,
+                        description: None,
+                    });
                 }
             }
             let (count, allowed) = (options.len(), &rules.listed_options);
@@ -79,8 +96,13 @@ fn choice(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, V
             }
             Ok(Criteria::Choice(options))
         }
-        None | Some(Value::Null) => Err(at.criteria("MISSING", "criteria are required for a choice question")),
-        Some(_) => Err(at.criteria("WRONG_TYPE", "criteria of a choice must be an object or a list of names")),
+        None | Some(Value::Null) => {
+            Err(at.criteria("MISSING", "criteria are required for a choice question"))
+        }
+        Some(_) => Err(at.criteria(
+            "WRONG_TYPE",
+            "criteria of a choice must be an object or a list of names",
+        )),
     }
 }
 
@@ -92,7 +114,9 @@ fn listed_name(at: &At, index: usize, item: Value) -> Result<String, Violation> 
         Value::Bool(true) => Ok("True".to_owned()),
         Value::Bool(false) => Ok("False".to_owned()),
         Value::Null => Ok("None".to_owned()),
-        Value::Array(_) | Value::Object(_) => Err(at.criterion(index, "WRONG_TYPE", "a listed option must be a name")),
+        Value::Array(_) | Value::Object(_) => {
+            Err(at.criterion(index, "WRONG_TYPE", "a listed option must be a name"))
+        }
     }
 }
 
@@ -101,7 +125,10 @@ fn score(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
         Some(Value::Array(levels)) => Ok(Criteria::Score(levels.into_iter().map(Content::from).collect())),
         Some(Value::Object(map)) => sorted_levels(at, map).map(Criteria::Score),
         None | Some(Value::Null) => Err(at.criteria("MISSING", "criteria are required for a score question")),
-        Some(_) => Err(at.criteria("WRONG_TYPE", "criteria of a score must be a list of levels or an object")),
+        Some(_) => Err(at.criteria(
+            "WRONG_TYPE",
+            "criteria of a score must be a list of levels or an object",
+        )),
     }
 }
 
@@ -110,7 +137,11 @@ fn sorted_levels(at: &At, map: Map<String, Value>) -> Result<Vec<Content>, Viola
     let mut keys = Vec::with_capacity(map.len());
     for (index, key) in map.keys().enumerate() {
         if python::has_other_digits(key) {
-            return Err(at.criterion(index, "INVALID_LEVEL_KEY", "digits of a level's key must be 0 to 9"));
+            return Err(at.criterion(
+                index,
+                "INVALID_LEVEL_KEY",
+                "digits of a level's key must be 0 to 9",
+            ));
         }
         keys.push(python::float(key));
     }
@@ -132,10 +163,18 @@ fn noul(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
     let mut sides = match criteria {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(map)) => map,
-        Some(_) => return Err(at.criteria("WRONG_TYPE", "criteria of a noul must be an object with true and false")),
+        Some(_) => {
+            return Err(at.criteria(
+                "WRONG_TYPE",
+                "criteria of a noul must be an object with true and false",
+            ));
+        }
     };
     let mut side = |key| sides.remove(key).and_then(described);
-    Ok(Criteria::Noul { when_true: side("true"), when_false: side("false") })
+    Ok(Criteria::Noul {
+        when_true: side("true"),
+        when_false: side("false"),
+    })
 }
 
 #[cfg(test)]
@@ -144,7 +183,15 @@ mod tests {
     use super::*;
 
     fn one(text: &str) -> Result<Question, Violation> {
-        parse(3, "q".into(), serde_json::from_str(text).unwrap(), &Rules { listed_options: 2..=26, ..Rules::default() })
+        parse(
+            3,
+            "q".into(),
+            serde_json::from_str(text).unwrap(),
+            &Rules {
+                listed_options: 2..=26,
+                ..Rules::default()
+            },
+        )
     }
 
     fn names(text: &str) -> Vec<String> {
@@ -155,7 +202,10 @@ mod tests {
     }
 
     fn levels(criteria: &str) -> Vec<Value> {
-        match one(&format!(r#"{{"type":"score","criteria":{criteria}}}"#)).unwrap().criteria {
+        match one(&format!(r#"{{"type":"score","criteria":{criteria}}}"#))
+            .unwrap()
+            .criteria
+        {
             Criteria::Score(levels) => levels.iter().map(Content::to_value).collect(),
             other => panic!("{other:?}"),
         }
@@ -163,38 +213,73 @@ mod tests {
 
     #[test]
     fn listed_names_are_pythons_str() {
-        assert_eq!(names(r#"{"criteria":["a",1,1.50,true,null,"1","a"]}"#), ["a", "1", "1.5", "True", "None"]);
+        assert_eq!(
+            names(r#"{"criteria":["a",1,1.50,true,null,"1","a"]}"#),
+            ["a", "1", "1.5", "True", "None"]
+        );
         let error = one(r#"{"criteria":["a",[1]]}"#).unwrap_err();
         assert_eq!(error.field(), "questions[3].criteria[1]");
-        assert_eq!(one(r#"{"criteria":["a","a"]}"#).unwrap_err().reason, "OPTION_COUNT");
+        assert_eq!(
+            one(r#"{"criteria":["a","a"]}"#).unwrap_err().reason,
+            "OPTION_COUNT"
+        );
     }
 
     #[test]
     fn a_field_that_is_null_hides_its_alias() {
         let question = one(r#"{"type":"noul","instructions":null,"question":"?"}"#).unwrap();
         assert_eq!(question.instructions, None);
-        assert_eq!(one(r#"{"criteria":null,"options":["a","b"]}"#).unwrap_err().reason, "MISSING");
+        assert_eq!(
+            one(r#"{"criteria":null,"options":["a","b"]}"#)
+                .unwrap_err()
+                .reason,
+            "MISSING"
+        );
     }
 
     #[test]
     fn level_keys_sort_as_numbers() {
-        assert_eq!(levels(r#"{"10":"c","-1":"a","1_0":"d","1.5":"b"}"#), ["a", "b", "c", "d"]);
+        assert_eq!(
+            levels(r#"{"10":"c","-1":"a","1_0":"d","1.5":"b"}"#),
+            ["a", "b", "c", "d"]
+        );
         assert_eq!(levels(r#"{"0":"a","-0":"b","inf":"c"}"#), ["a", "b", "c"]);
-        assert_eq!(levels(r#"{"2":"a","x":null,"1":7}"#), [Value::from("a"), Value::Null, Value::from(7)]);
+        assert_eq!(
+            levels(r#"{"2":"a","x":null,"1":7}"#),
+            [Value::from("a"), Value::Null, Value::from(7)]
+        );
         for key in ["nan", "\u{661}"] {
             let error = one(&format!(r#"{{"type":"score","criteria":{{"1":1,"{key}":2}}}}"#)).unwrap_err();
-            assert_eq!((error.reason, error.field().as_str()), ("INVALID_LEVEL_KEY", "questions[3].criteria[1]"));
+            assert_eq!(
+                (error.reason, error.field().as_str()),
+                ("INVALID_LEVEL_KEY", "questions[3].criteria[1]")
+            );
         }
     }
 
     #[test]
     fn types() {
-        for (text, reason) in [(r#""box""#, "UNSUPPORTED_TYPE"), ("null", "WRONG_TYPE"), (r#""Choice""#, "UNSUPPORTED_TYPE")] {
+        for (text, reason) in [
+            (r#""box""#, "UNSUPPORTED_TYPE"),
+            ("null", "WRONG_TYPE"),
+            (r#""Choice""#, "UNSUPPORTED_TYPE"),
+        ] {
             let error = one(&format!(r#"{{"type":{text},"criteria":["a","b"]}}"#)).unwrap_err();
-            assert_eq!((error.reason, error.field().as_str()), (reason, "questions[3].type"));
+            assert_eq!(
+                (error.reason, error.field().as_str()),
+                (reason, "questions[3].type")
+            );
         }
-        let sides = one(r#"{"type":"bool","criteria":{"false":{"k":1},"true":null,"maybe":1}}"#).unwrap().criteria;
+        let sides = one(r#"{"type":"bool","criteria":{"false":{"k":1},"true":null,"maybe":1}}"#)
+            .unwrap()
+            .criteria;
         let when_false = Some(Content::Json(serde_json::json!({"k": 1})));
-        assert_eq!(sides, Criteria::Noul { when_true: None, when_false });
+        assert_eq!(
+            sides,
+            Criteria::Noul {
+                when_true: None,
+                when_false
+            }
+        );
     }
 }

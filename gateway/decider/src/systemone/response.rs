@@ -27,11 +27,23 @@ pub fn render_response(model: &str, answers: &Answers, extras: Map<String, Value
 
 fn render_answer(answer: &Answer) -> Value {
     match answer {
-        Answer::Choice { choice, confidence, probabilities } => {
-            let probabilities: Map<_, _> = probabilities.iter().map(|(name, p)| (name.clone(), json!(p))).collect();
+        Answer::Choice {
+            choice,
+            confidence,
+            probabilities,
+        } => {
+            let probabilities: Map<_, _> = probabilities
+                .iter()
+                .map(|(name, p)| (name.clone(), json!(p)))
+                .collect();
             json!({"type": "choice", "choice": choice, "confidence": confidence, "probabilities": probabilities})
         }
-        Answer::Score { score, confidence, probabilities, legend } => {
+        Answer::Score {
+            score,
+            confidence,
+            probabilities,
+            legend,
+        } => {
             let legend = by_level(legend.iter().map(Content::to_value));
             let probabilities = by_level(probabilities.iter().map(|p| json!(p)));
             json!({"type": "score", "score": score, "confidence": confidence, "legend": legend, "probabilities": probabilities})
@@ -41,7 +53,10 @@ fn render_answer(answer: &Answer) -> Value {
 }
 
 fn by_level(values: impl Iterator<Item = Value>) -> Map<String, Value> {
-    values.enumerate().map(|(level, value)| (level.to_string(), value)).collect()
+    values
+        .enumerate()
+        .map(|(level, value)| (level.to_string(), value))
+        .collect()
 }
 
 /// The body of a 400 or 422: `{"error": ..., "detail": [{"loc": ["body", ...], "msg": ..., "type": ...}]}`.
@@ -73,14 +88,32 @@ mod tests {
 
     #[test]
     fn a_response_of_every_type() {
-        let choice = Answer::Choice { choice: "b".into(), confidence: 0.5, probabilities: vec![("b".into(), 0.75), ("a".into(), 0.25)] };
-        let legend = vec![Content::Text("low".into()), Content::Json(json!({"at": 1}))];
-        let score = Answer::Score { score: 1.0, confidence: 1.0, probabilities: vec![0.0, 1.0], legend };
-        let answers = Answers {
-            answers: vec![("z".into(), choice), ("a".into(), score), ("n".into(), Answer::Noul { noul: 0.1 })],
-            usage: Usage { input_tokens: 7, output_tokens: 0 },
+        let choice = Answer::Choice {
+            choice: "b".into(),
+            confidence: 0.5,
+            probabilities: vec![("b".into(), 0.75), ("a".into(), 0.25)],
         };
-        let extras = [("x_note".to_owned(), json!(1)), ("usage".to_owned(), json!(2))].into_iter().collect();
+        let legend = vec![Content::Text("low".into()), Content::Json(json!({"at": 1}))];
+        let score = Answer::Score {
+            score: 1.0,
+            confidence: 1.0,
+            probabilities: vec![0.0, 1.0],
+            legend,
+        };
+        let answers = Answers {
+            answers: vec![
+                ("z".into(), choice),
+                ("a".into(), score),
+                ("n".into(), Answer::Noul { noul: 0.1 }),
+            ],
+            usage: Usage {
+                input_tokens: 7,
+                output_tokens: 0,
+            },
+        };
+        let extras = [("x_note".to_owned(), json!(1)), ("usage".to_owned(), json!(2))]
+            .into_iter()
+            .collect();
         assert_eq!(
             render_response("m", &answers, extras).to_string(),
             concat!(
@@ -96,7 +129,11 @@ mod tests {
     fn a_refusal_names_places_and_reasons() {
         let path = ["questions", "choice", "options"].map(PathSegment::Key);
         let [questions, choice, options] = path;
-        let violation = Violation::new([questions, 2.into(), choice, options, 5.into(), "name".into()], "INVALID_OPTION_NAME", "blank");
+        let violation = Violation::new(
+            [questions, 2.into(), choice, options, 5.into(), "name".into()],
+            "INVALID_OPTION_NAME",
+            "blank",
+        );
         assert_eq!(
             refusal_body(&RequestError::unanswerable(violation)).to_string(),
             r#"{"error":"questions[2].criteria[5]: blank","detail":[{"loc":["body","questions",2,"criteria",5],"msg":"blank","type":"invalid_option_name"}]}"#

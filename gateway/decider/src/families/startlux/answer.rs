@@ -8,9 +8,16 @@ pub fn answer(criteria: &Criteria, p: Vec<f64>) -> Answer {
     match criteria {
         Criteria::Choice(options) => {
             let confidence = choice_confidence(&p);
-            let choice = options.get(argmax(&p)).map(|option| option.name.clone()).unwrap_or_default();
+            let choice = options
+                .get(argmax(&p))
+                .map(|option| option.name.clone())
+                .unwrap_or_default();
             let probabilities = options.iter().map(|option| option.name.clone()).zip(p).collect();
-            Answer::Choice { choice, confidence, probabilities }
+            Answer::Choice {
+                choice,
+                confidence,
+                probabilities,
+            }
         }
         Criteria::Score(levels) => Answer::Score {
             score: expected_level(&p),
@@ -18,6 +25,8 @@ pub fn answer(criteria: &Criteria, p: Vec<f64>) -> Answer {
             probabilities: p,
             legend: levels.iter().map(Content::clone).collect(),
         },
-        Criteria::Noul { .. } => Answer::Noul { noul: p.first().copied().unwrap_or_default() },
+        Criteria::Noul { .. } => Answer::Noul {
+            noul: p.first().copied().unwrap_or_default(),
+        },
     }
 }

@@ -28,6 +28,22 @@ pub struct Temperatures {
     pub score: f64,
 }
 
+impl Default for Config {
+    /// What holds for all published sizes, with temperature 1.
+    fn default() -> Self {
+        Config {
+            // `A` is token 32 of every Qwen tokenizer, and so on.
+            letter_token_ids: std::array::from_fn(|letter| 32 + letter as u32),
+            temperature: Temperatures {
+                choice: 1.0,
+                noul: 1.0,
+                score: 1.0,
+            },
+            wide_choice: WideChoice::default(),
+        }
+    }
+}
+
 impl Config {
     /// Reads `letter_token_ids` and `temperature_by_type` (required) and `wide_choice`. Other keys are for others.
     pub fn from_json(config: &Value) -> Result<Self, FamilyError> {
@@ -53,13 +69,22 @@ impl Config {
 }
 
 fn fault(key: &str, reason: impl Into<String>) -> FamilyError {
-    FamilyError::Config { key: key.to_owned(), reason: reason.into() }
+    FamilyError::Config {
+        key: key.to_owned(),
+        reason: reason.into(),
+    }
 }
 
-fn object<'c>(config: &'c Map<String, Value>, key: &str) -> Result<Option<&'c Map<String, Value>>, FamilyError> {
+fn object<'c>(
+    config: &'c Map<String, Value>,
+    key: &str,
+) -> Result<Option<&'c Map<String, Value>>, FamilyError> {
     match config.get(key) {
         None => Ok(None),
-        Some(value) => value.as_object().map(Some).ok_or_else(|| fault(key, "is not an object")),
+        Some(value) => value
+            .as_object()
+            .map(Some)
+            .ok_or_else(|| fault(key, "is not an object")),
     }
 }
 
@@ -70,13 +95,16 @@ fn number(value: &Value) -> Option<f64> {
 fn letters(config: &Map<String, Value>) -> Result<[u32; MAX_LETTERS], FamilyError> {
     let key = "letter_token_ids";
     let value = config.get(key).ok_or_else(|| fault(key, "is missing"))?;
-    let ids: Option<Vec<u32>> = value
-        .as_array()
-        .and_then(|ids| ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect());
+    let ids: Option<Vec<u32>> = value.as_array().and_then(|ids| {
+        ids.iter()
+            .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
+            .collect()
+    });
     let ids = ids.ok_or_else(|| fault(key, "is not a list of token ids"))?;
     let count = ids.len();
-    let ids: [u32; MAX_LETTERS] =
-        ids.try_into().map_err(|_| fault(key, format!("has {count} entries, not {MAX_LETTERS}")))?;
+    let ids: [u32; MAX_LETTERS] = ids
+        .try_into()
+        .map_err(|_| fault(key, format!("has {count} entries, not {MAX_LETTERS}")))?;
     let mut sorted = ids;
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -122,24 +150,61 @@ mod tests {
     fn reads_and_defaults() {
         let config = Config::from_json(&base()).unwrap();
         assert_eq!(config.letter_token_ids[25], 57);
-        assert_eq!(config.temperature, Temperatures { choice: 1.25, noul: 2.0, score: 1.0 });
-        assert_eq!(config.wide_choice, WideChoice { group: 25, keep: 3, residual: 0.001 });
+        assert_eq!(
+            config.temperature,
+            Temperatures {
+                choice: 1.25,
+                noul: 2.0,
+                score: 1.0
+            }
+        );
+        assert_eq!(
+            config.wide_choice,
+            WideChoice {
+                group: 25,
+                keep: 3,
+                residual: 0.001
+            }
+        );
         let mut with = base();
         with["wide_choice"] = json!({"group": 5, "keep": 2});
-        assert_eq!(Config::from_json(&with).unwrap().wide_choice, WideChoice { group: 5, keep: 2, residual: 0.001 });
+        assert_eq!(
+            Config::from_json(&with).unwrap().wide_choice,
+            WideChoice {
+                group: 5,
+                keep: 2,
+                residual: 0.001
+            }
+        );
     }
 
     #[test]
     fn refuses_what_it_cannot_mean() {
         for (key, value, at) in [
-            ("letter_token_ids", json!((0..25).collect::<Vec<u32>>()), "letter_token_ids"),
-            ("letter_token_ids", json!([0; 26]), "letter_token_ids"),
+            (
+                "letter_token_ids",
+                json!((0..25).collect::<Vec<u32>>()),
+                "letter_token_ids",
+            ),
+            ("letter_token_ids", json!(vec![0; 26]), "letter_token_ids"),
             ("letter_token_ids", json!(vec![-1; 26]), "letter_token_ids"),
             ("letter_token_ids", Value::Null, "letter_token_ids"),
             ("temperature_by_type", json!([1.0]), "temperature_by_type"),
-            ("temperature_by_type", json!({"score": 0}), "temperature_by_type.score"),
-            ("temperature_by_type", json!({"noul": "1"}), "temperature_by_type.noul"),
-            ("temperature_by_type", json!({"choice": null}), "temperature_by_type.choice"),
+            (
+                "temperature_by_type",
+                json!({"score": 0}),
+                "temperature_by_type.score",
+            ),
+            (
+                "temperature_by_type",
+                json!({"noul": "1"}),
+                "temperature_by_type.noul",
+            ),
+            (
+                "temperature_by_type",
+                json!({"choice": null}),
+                "temperature_by_type.choice",
+            ),
             ("wide_choice", json!({"group": 2.5}), "wide_choice.group"),
             ("wide_choice", json!({"residual": 1}), "wide_choice.residual"),
             ("wide_choice", json!({"group": 27}), "wide_choice"),

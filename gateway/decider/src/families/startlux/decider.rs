@@ -9,8 +9,9 @@ use super::prompt::{Record, prompt, state_text};
 use super::tournament::Tournament;
 use crate::probability::softmax;
 use crate::{
-    Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN, Plan,
-    PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage, Violation,
+    Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN,
+    Plan, PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage,
+    Violation,
 };
 
 /// One prompt: some options of one question.
@@ -55,7 +56,10 @@ impl Questions {
             }
         }
         RequestError::unless_empty(found)?;
-        Ok(Questions { state: state_text(request.state.as_ref()), runs })
+        Ok(Questions {
+            state: state_text(request.state.as_ref()),
+            runs,
+        })
     }
 
     /// The passes that are due.
@@ -64,7 +68,12 @@ impl Questions {
         for (question, run) in self.runs.iter().enumerate().filter(|(_, run)| run.p.is_none()) {
             let passes = run.tournament.passes();
             let groups = passes.len();
-            let pass = |(group, options)| Pass { question, options, group, groups };
+            let pass = |(group, options)| Pass {
+                question,
+                options,
+                group,
+                groups,
+            };
             round.extend(passes.into_iter().enumerate().map(pass));
         }
         round
@@ -88,7 +97,12 @@ impl Questions {
         for (pass, logits) in round {
             by_question[pass.question].push(softmax(&logits, self.runs[pass.question].temperature));
         }
-        for (run, p) in self.runs.iter_mut().zip(by_question).filter(|(_, p)| !p.is_empty()) {
+        for (run, p) in self
+            .runs
+            .iter_mut()
+            .zip(by_question)
+            .filter(|(_, p)| !p.is_empty())
+        {
             run.p = run.tournament.advance(&p);
         }
     }
@@ -98,7 +112,10 @@ impl Questions {
             let p = run.p.take().unwrap_or_default();
             (run.question.id.clone(), answer(&run.question.criteria, p))
         });
-        Answers { answers: answers.collect(), usage }
+        Answers {
+            answers: answers.collect(),
+            usage,
+        }
     }
 }
 
@@ -157,7 +174,11 @@ enum Phase {
 
 impl StartLuxDecider {
     /// Renders and encodes the first round.
-    pub(super) fn new(config: Arc<Config>, request: &DecisionRequest, cx: FamilyContext) -> Result<Self, DeciderError> {
+    pub(super) fn new(
+        config: Arc<Config>,
+        request: &DecisionRequest,
+        cx: FamilyContext,
+    ) -> Result<Self, DeciderError> {
         let questions = Questions::new(&config, request)?;
         let mut decider = StartLuxDecider {
             config,
@@ -185,7 +206,13 @@ impl StartLuxDecider {
     /// Checks the outputs of the plan that is out and keeps them.
     fn collect(&mut self, outputs: &[SequenceOutput]) -> Result<(), DeciderError> {
         let out = std::mem::take(&mut self.out);
-        let shape = |what, expected, got| if expected == got { Ok(()) } else { Err(DeciderError::OutputShape { what, expected, got }) };
+        let shape = |what, expected, got| {
+            if expected == got {
+                Ok(())
+            } else {
+                Err(DeciderError::OutputShape { what, expected, got })
+            }
+        };
         shape("sequences", out.len(), outputs.len())?;
         for (sequence, (pass, output)) in out.into_iter().zip(outputs).enumerate() {
             shape("rows", 1, output.rows.len())?;
@@ -204,12 +231,25 @@ impl StartLuxDecider {
         let count = self.waiting.len().min(MAX_SEQUENCES_PER_PLAN);
         let mut sequences = Vec::with_capacity(count);
         for (pass, token_ids) in self.waiting.drain(..count) {
-            let letters = self.config.letter_token_ids.iter().take(pass.options.len()).copied().collect();
+            let letters = self
+                .config
+                .letter_token_ids
+                .iter()
+                .take(pass.options.len())
+                .copied()
+                .collect();
             let projection = Projection::OutputEmbedding(letters);
-            sequences.push(PlannedSequence { token_ids, read: RowSelection::Last, projection });
+            sequences.push(PlannedSequence {
+                token_ids,
+                read: RowSelection::Last,
+                projection,
+            });
             self.out.push(pass);
         }
-        Plan { sequences, noncausal_full_attention: false }
+        Plan {
+            sequences,
+            noncausal_full_attention: false,
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! StartLux-Decision, 0.8B to 27B: one prompt per question, lettered options, the answer read from the letters' logits
 //! at the last position.
 //!
-//! * [`config`]: `decision_config.json`.
-//! * [`prompt`]: questions -> text, render version 3.
-//! * [`decider`]: rounds of passes.
-//! * [`tournament`]: choices of more than 26 options.
-//! * [`answer`]: letters' logits -> answers.
+//! * [`config`] reads `decision_config.json`.
+//! * [`prompt`] turns questions into text, render version 3.
+//! * [`decider`] runs rounds of passes.
+//! * [`tournament`] splits choices of more than 26 options.
+//! * [`answer`] turns probabilities into answers.
 
 pub mod answer;
 pub mod config;
@@ -37,7 +37,16 @@ pub struct StartLux {
 impl StartLux {
     /// From the model's decision config.
     pub fn new(config: &Value) -> Result<Self, FamilyError> {
-        Ok(StartLux { config: Arc::new(Config::from_json(config)?) })
+        Ok(StartLux {
+            config: Arc::new(Config::from_json(config)?),
+        })
+    }
+
+    /// Of no model in particular: see [`super::family_defaults`].
+    pub fn without_model() -> Self {
+        StartLux {
+            config: Arc::new(Config::default()),
+        }
     }
 }
 
@@ -49,13 +58,19 @@ impl Family for StartLux {
     /// Each letter is one token, the one that the config names, and does not merge with the end of a prompt.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
         let encode = |text: &str| {
-            let failed = |_| FamilyError::Tokenizer { reason: "it cannot encode a prompt".into() };
+            let failed = |_| FamilyError::Tokenizer {
+                reason: "it cannot encode a prompt".into(),
+            };
             cx.tokenizer.encode(text).map_err(failed)
         };
         let probe = prompt::probe();
         let prefix = encode(&probe)?;
         for (letter, id) in prompt::LETTERS.chars().zip(self.config.letter_token_ids) {
-            let fail = |what| Err(FamilyError::Tokenizer { reason: format!("letter {letter} {what}") });
+            let fail = |what| {
+                Err(FamilyError::Tokenizer {
+                    reason: format!("letter {letter} {what}"),
+                })
+            };
             let mut alone = [0; 4];
             let alone = encode(letter.encode_utf8(&mut alone))?;
             if alone.len() != 1 {
@@ -74,17 +89,28 @@ impl Family for StartLux {
 
     fn systemone_rules(&self) -> Rules {
         // A list of more names never takes part in a tournament, and a list of one is not an answered question.
-        Rules { listed_options: 2..=MAX_LETTERS, ..Rules::default() }
+        Rules {
+            listed_options: 2..=MAX_LETTERS,
+            ..Rules::default()
+        }
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
-        Ok(Box::new(StartLuxDecider::new(self.config.clone(), request, cx.clone())?))
+        Ok(Box::new(StartLuxDecider::new(
+            self.config.clone(),
+            request,
+            cx.clone(),
+        )?))
     }
 
     /// One sequence per question; per group of the first round for a choice of more than 26 options; none for a choice
     /// of one. `spans` holds `letters` (`{"A": option, ...}`, noul as `true` and `false`, score as level numbers), and
     /// for a group `group` and `groups`, its number from 0 and their count.
-    fn explain(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Vec<ExplainedSequence>, DeciderError> {
+    fn explain(
+        &self,
+        request: &DecisionRequest,
+        cx: &FamilyContext,
+    ) -> Result<Vec<ExplainedSequence>, DeciderError> {
         let questions = Questions::new(&self.config, request)?;
         let mut explained = Vec::new();
         for pass in questions.next_round() {

@@ -50,7 +50,12 @@ impl Record {
             (Criteria::Noul { .. }, None) => NOUL_INSTRUCTIONS.to_owned(),
             (Criteria::Choice(_) | Criteria::Score(_), None) => {
                 let message = "instructions are required for a choice or score question";
-                return Err(Violation::in_question(index, &["instructions".into()], "MISSING", message));
+                return Err(Violation::in_question(
+                    index,
+                    &["instructions".into()],
+                    "MISSING",
+                    message,
+                ));
             }
         };
         let option = |id: &str, name: &str, criterion: Option<&Content>| RecordOption {
@@ -64,14 +69,26 @@ impl Record {
                 (true, options.iter().map(shown).collect())
             }
             Criteria::Score(levels) => {
-                let shown = |(i, level): (usize, &Content)| option(&i.to_string(), &i.to_string(), Some(level));
+                let shown =
+                    |(i, level): (usize, &Content)| option(&i.to_string(), &i.to_string(), Some(level));
                 (false, levels.iter().enumerate().map(shown).collect())
             }
-            Criteria::Noul { when_true, when_false } => {
-                (false, vec![option("true", "yes", when_true.as_ref()), option("false", "no", when_false.as_ref())])
-            }
+            Criteria::Noul {
+                when_true,
+                when_false,
+            } => (
+                false,
+                vec![
+                    option("true", "yes", when_true.as_ref()),
+                    option("false", "no", when_false.as_ref()),
+                ],
+            ),
         };
-        Ok(Record { hides_bare_ids, instructions, options })
+        Ok(Record {
+            hides_bare_ids,
+            instructions,
+            options,
+        })
     }
 }
 
@@ -89,10 +106,16 @@ pub fn state_text(state: Option<&Content>) -> String {
 
 /// The user's turn: the options of `record` that `options` names, lettered in that order.
 pub fn user_text(state: &str, record: &Record, options: &[usize]) -> String {
-    let options: Vec<&RecordOption> = options.iter().filter_map(|option| record.options.get(*option)).collect();
+    let options: Vec<&RecordOption> = options
+        .iter()
+        .filter_map(|option| record.options.get(*option))
+        .collect();
     let hide = record.hides_bare_ids && options.iter().all(|o| is_bare(&o.id) && o.criterion.is_some());
     let evidence = if strip(state).is_empty() { "(none)" } else { state };
-    let mut out = format!("Evidence:\n{evidence}\n\nQuestion: {}\nOptions:\n", record.instructions);
+    let mut out = format!(
+        "Evidence:\n{evidence}\n\nQuestion: {}\nOptions:\n",
+        record.instructions
+    );
     for (index, (letter, option)) in LETTERS.chars().zip(options).enumerate() {
         if index > 0 {
             out.push('\n');
@@ -119,9 +142,21 @@ pub fn prompt(state: &str, record: &Record, options: &[usize]) -> String {
 
 /// A prompt to try the letters on.
 pub(super) fn probe() -> String {
-    let option = |id: &str, name: &str| RecordOption { id: id.to_owned(), name: name.to_owned(), criterion: None };
+    let option = |id: &str, name: &str| RecordOption {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        criterion: None,
+    };
     let options = vec![option("true", "yes"), option("false", "no")];
-    prompt("s", &Record { hides_bare_ids: false, instructions: "q".to_owned(), options }, &[0, 1])
+    prompt(
+        "s",
+        &Record {
+            hides_bare_ids: false,
+            instructions: "q".to_owned(),
+            options,
+        },
+        &[0, 1],
+    )
 }
 
 /// Text of an instruction or a criterion; `None` if there is none in it.
@@ -146,11 +181,16 @@ fn is_empty(value: &Value) -> bool {
 /// Writes the index of each element into the long arrays of a state. An element's own `_index` wins, in first place.
 fn annotate(value: &Value) -> Value {
     match value {
-        Value::Array(items) if items.len() >= ANNOTATED_LENGTH => {
-            items.iter().enumerate().map(|(index, item)| with_index(index, annotate(item))).collect()
-        }
+        Value::Array(items) if items.len() >= ANNOTATED_LENGTH => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| with_index(index, annotate(item)))
+            .collect(),
         Value::Array(items) => items.iter().map(annotate).collect(),
-        Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), annotate(value))).collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| (key.clone(), annotate(value)))
+            .collect(),
         other => other.clone(),
     }
 }
@@ -171,7 +211,11 @@ fn with_index(index: usize, item: Value) -> Value {
 /// Lower case, with runs of white space, `_` and `-` as one space.
 fn normal(text: &str) -> String {
     let separator = |c: char| is_whitespace(c) || c == '_' || c == '-';
-    text.split(separator).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
+    text.split(separator)
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+        .to_lowercase()
 }
 
 /// An id that says nothing and could be taken for an answer's letter: `a`, `(B)`, `12.`, `option_3`.
@@ -194,10 +238,38 @@ mod tests {
 
     #[test]
     fn bare_ids() {
-        for id in ["a", "Z", "(b", "c)", "(d.", "7", "(123)", "999.", "option1", "Option_22", "OPT 333", "opt4", "\u{212a})", "opt\u{131}on1"] {
+        for id in [
+            "a",
+            "Z",
+            "(b",
+            "c)",
+            "(d.",
+            "7",
+            "(123)",
+            "999.",
+            "option1",
+            "Option_22",
+            "OPT 333",
+            "opt4",
+            "\u{212a})",
+            "opt\u{131}on1",
+        ] {
             assert!(is_bare(id), "{id}");
         }
-        for id in ["", "ab", "1000", "é", "a).", "((a", "option", "option__1", "opt-1", "a ", "optio1", "option1)"] {
+        for id in [
+            "",
+            "ab",
+            "1000",
+            "é",
+            "a).",
+            "((a",
+            "option",
+            "option__1",
+            "opt-1",
+            "a ",
+            "optio1",
+            "option1)",
+        ] {
             assert!(!is_bare(id), "{id}");
         }
     }
@@ -222,8 +294,18 @@ mod tests {
 
     #[test]
     fn empty_states() {
-        for state in [None, Some(json!(null)), Some(json!({})), Some(json!([])), Some(json!(""))] {
-            assert_eq!(state_text(state.clone().map(Content::Json).as_ref()), "", "{state:?}");
+        for state in [
+            None,
+            Some(json!(null)),
+            Some(json!({})),
+            Some(json!([])),
+            Some(json!("")),
+        ] {
+            assert_eq!(
+                state_text(state.clone().map(Content::Json).as_ref()),
+                "",
+                "{state:?}"
+            );
         }
         assert_eq!(state_text(Some(&Content::Json(json!([[]])))), "[[]]");
         assert_eq!(state_text(Some(&Content::Json(json!(false)))), "false");

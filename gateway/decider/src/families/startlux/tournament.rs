@@ -16,7 +16,11 @@ pub struct WideChoice {
 
 impl Default for WideChoice {
     fn default() -> Self {
-        WideChoice { group: 25, keep: 3, residual: 0.001 }
+        WideChoice {
+            group: 25,
+            keep: 3,
+            residual: 0.001,
+        }
     }
 }
 
@@ -75,7 +79,11 @@ struct Level {
 impl Tournament {
     /// Of options `0..n`. With at most 26 it is a single pass.
     pub fn new(n: usize, rules: WideChoice) -> Self {
-        Tournament { rules, entrants: (0..n).collect(), played: Vec::new() }
+        Tournament {
+            rules,
+            entrants: (0..n).collect(),
+            played: Vec::new(),
+        }
     }
 
     /// The passes of the round that is due: their options, in letter order.
@@ -84,7 +92,10 @@ impl Tournament {
             return vec![self.entrants.clone()];
         }
         let ranges = split(self.entrants.len(), self.rules.group);
-        ranges.into_iter().map(|range| self.entrants[range].to_vec()).collect()
+        ranges
+            .into_iter()
+            .map(|range| self.entrants[range].to_vec())
+            .collect()
     }
 
     /// Takes the probabilities of those passes. `Some` when that was the last round: those of options `0..n`.
@@ -124,7 +135,12 @@ impl Tournament {
             for (option, p) in &level.rest {
                 out[*option] = self.rules.residual * p / divisor;
             }
-            let members = || level.finalists.iter().chain(level.rest.iter().map(|(option, _)| option));
+            let members = || {
+                level
+                    .finalists
+                    .iter()
+                    .chain(level.rest.iter().map(|(option, _)| option))
+            };
             let sum: f64 = members().map(|option| out[*option]).sum();
             for option in members() {
                 out[*option] /= sum;
@@ -149,7 +165,12 @@ mod tests {
 
     #[test]
     fn groups_are_as_equal_as_can_be() {
-        let lengths = |n, group| split(n, group).iter().map(ExactSizeIterator::len).collect::<Vec<_>>();
+        let lengths = |n, group| {
+            split(n, group)
+                .iter()
+                .map(ExactSizeIterator::len)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(lengths(27, 25), [14, 13]);
         assert_eq!(lengths(60, 25), [20, 20, 20]);
         assert_eq!(lengths(255, 25), [24, 24, 23, 23, 23, 23, 23, 23, 23, 23, 23]);
@@ -179,7 +200,9 @@ mod tests {
         (first[3], first[9], first[5]) = (0.25, 0.5, 0.25);
         assert!(tournament.advance(&[first, vec![1.0 / 13.0; 13]]).is_none());
         assert_eq!(tournament.passes(), [[9, 3, 5, 14, 15, 16]]);
-        let p = tournament.advance(&[vec![0.5, 0.25, 0.0, 0.25, 0.0, 0.0]]).unwrap();
+        let p = tournament
+            .advance(&[vec![0.5, 0.25, 0.0, 0.25, 0.0, 0.0]])
+            .unwrap();
         assert!((p[9] - 0.4995).abs() < 1e-15 && (p[3] - 0.24975).abs() < 1e-15);
         assert!((p[17] - 0.0001).abs() < 1e-15);
         assert_eq!(p[0], 0.0);
@@ -197,7 +220,14 @@ mod tests {
 
     #[test]
     fn rules_must_end() {
-        let rules = |group, keep| WideChoice { group, keep, residual: 0.0 }.check();
+        let rules = |group, keep| {
+            WideChoice {
+                group,
+                keep,
+                residual: 0.0,
+            }
+            .check()
+        };
         assert_eq!(rules(25, 3), Ok(()));
         assert_eq!(rules(26, 12), Ok(()));
         for (group, keep) in [(1, 1), (27, 3), (25, 0), (25, 14), (26, 14), (2, 1)] {

@@ -1,0 +1,70 @@
+//! `/health` with reasons, `/livez`, `/readyz`.
+
+use std::collections::BTreeSet;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use deltagate_proto::v1::{BindingState, CapabilitySnapshot};
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::Face;
+use crate::view::family_name;
+
+/// 200 only when a request would be answered; the reasons otherwise.
+pub(super) async fn health(State(face): State<Face>) -> Response {
+    let judged = face.readiness.judge();
+    let shown = judged
+        .assessment
+        .executors
+        .iter()
+        .max_by_key(|executor| executor.verdict.is_ok())
+        .map(|executor| executor.snapshot.as_ref());
+    let body = json!({
+        "status": if judged.ready { "ok" } else { "unavailable" },
+        "model": shown.and_then(|snapshot| snapshot.model.as_ref()).map(|model| model.name.as_str()),
+        "backend": shown.map(backend).unwrap_or_default(),
+        "bindings": shown.map(bindings).unwrap_or_default(),
+        "fingerprint": shown.map(|snapshot| snapshot.fingerprint.as_str()).unwrap_or_default(),
+        "device": shown.and_then(|snapshot| snapshot.device.as_ref()).map(|device| device.name.as_str()),
+        "max_length": shown.and_then(|snapshot| snapshot.model.as_ref()).map(|model| model.max_tokens),
+        "policy": judged.assessment.bundle.as_deref().map(|bundle| bundle.name()),
+        "images": false,
+        "reasons": judged.reasons,
+    });
+    let status = if judged.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(body)).into_response()
+}
+
+/// 200 for as long as the process answers at all.
+pub(super) async fn live() -> Response {
+    Json(json!({"status": "alive"})).into_response()
+}
+
+/// The status of `/health` without its detail.
+pub(super) async fn ready(State(face): State<Face>) -> Response {
+    if face.readiness.judge().ready {
+        Json(json!({"status": "ready"})).into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "unavailable"}))).into_response()
+    }
+}
+
+/// Names of all bound backends, such as `cpu.chunked+cpu.conv1d`.
+fn backend(snapshot: &CapabilitySnapshot) -> String {
+    let bound = snapshot.bindings.iter().filter(|binding| binding.state() == BindingState::Bound);
+    let names: BTreeSet<&str> = bound.map(|binding| binding.backend.as_str()).collect();
+    names.into_iter().collect::<Vec<_>>().join("+")
+}
+
+/// Family to backend; null where none is bound.
+fn bindings(snapshot: &CapabilitySnapshot) -> Map<String, Value> {
+    let named = snapshot.bindings.iter().map(|binding| {
+        let bound = binding.state() == BindingState::Bound;
+        (family_name(binding.family()), bound.then(|| binding.backend.clone()).into())
+    });
+    named.collect()
+}

@@ -1,0 +1,99 @@
+//! `POST /v1/systemone`.
+
+use std::{net::SocketAddr, time::{Duration, Instant}};
+
+use axum::{
+    Extension, Json,
+    extract::{ConnectInfo, Request, State},
+    response::{IntoResponse, Response},
+};
+use deltagate_decider::{Family, systemone};
+use serde_json::{Map, Value, json};
+
+use super::{Face, body, envelope::RequestId, peek, respond};
+use crate::{
+    classify::{Call, Caller, Classified, Timings},
+    view::family_name,
+};
+
+pub(super) async fn classify(
+    State(face): State<Face>,
+    Extension(RequestId(request_id)): Extension<RequestId>,
+    request: Request,
+) -> Response {
+    let arrived = Instant::now();
+    let classifier = &face.classifier;
+    let limits = &classifier.config().limits;
+    let deadline = classifier.deadline(arrived, None);
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+
+    let read = body::read(request, limits.max_body_bytes);
+    let bytes = match tokio::time::timeout_at(deadline.into(), read).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) => return respond::body_error(&error),
+        Err(_) => return respond::slow_body(),
+    };
+    let model = match peek::model(&bytes) {
+        Ok(model) => model,
+        Err(peek::Unreadable) => match systemone::parse_body(&bytes, &systemone::Rules::default()) {
+            Err(error) => return respond::request_error(error),
+            Ok(parsed) => parsed.model,
+        },
+    };
+    let max_questions = limits.max_questions;
+    let text_bytes = bytes.len();
+    let decode = move |family: &dyn Family| {
+        let mut rules = family.systemone_rules();
+        rules.limits.max_questions = rules.limits.max_questions.min(max_questions);
+        Ok(systemone::parse_body(&bytes, &rules)?.request)
+    };
+    let call = Call {
+        request_id,
+        model,
+        decode: Box::new(decode),
+        text_bytes,
+        arrived,
+        deadline,
+        caller: Caller { face: "http", peer },
+    };
+    match classifier.classify(call, None).await {
+        Ok(classified) => Json(render(classified)).into_response(),
+        Err(refusal) => respond::refusal(refusal),
+    }
+}
+
+fn render(classified: Classified) -> Value {
+    let mut extras = Map::new();
+    extras.insert("capability_fingerprint".into(), classified.fingerprint.into());
+    extras.insert("latency_ms".into(), json!(millis(classified.timings.total)));
+    extras.insert("x_timings".into(), timings(&classified.timings));
+    systemone::render_response(&classified.model, &classified.answers, extras)
+}
+
+fn timings(timings: &Timings) -> Value {
+    let kernels: Vec<Value> = timings
+        .kernels
+        .iter()
+        .map(|kernel| {
+            json!({
+                "family": family_name(kernel.family),
+                "backend": kernel.backend,
+                "busy_ms": millis(kernel.busy),
+                "launches": kernel.launches,
+            })
+        })
+        .collect();
+    json!({
+        "total_ms": millis(timings.total),
+        "tokenize_ms": millis(timings.tokenize),
+        "policy_ms": millis(timings.policy),
+        "queue_ms": millis(timings.queue),
+        "forward_ms": millis(timings.forward),
+        "kernels": kernels,
+    })
+}
+
+/// Milliseconds with microsecond resolution.
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

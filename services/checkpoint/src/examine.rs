@@ -1,0 +1,166 @@
+//! Looks at a whole folder and collects everything that is wrong with it.
+
+use std::{fs, path::Path};
+
+use serde::Serialize;
+
+use crate::{
+    Asset, AttentionMode, Checkpoint, Finding, ModelCard, ModelConfig, Problem,
+    checkpoint::Opened,
+    digest::FolderDigest,
+    family::{self, Family},
+    files,
+    index::{self, Shards},
+    layout::{self, Head, Layout},
+    reader,
+};
+
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+/// Files that are handed out. The first one belongs to the digest as well.
+const ASSETS: [&str; 2] = [TOKENIZER, "tokenizer_config.json"];
+
+/// What a folder is, and whether it would load.
+#[derive(Debug, Serialize)]
+pub struct Inspection {
+    /// Whether [`Checkpoint::open`] succeeds.
+    pub would_load: bool,
+    /// Card of the model, if the folder would load.
+    pub card: Option<ModelCard>,
+    /// Everything that stands in the way.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at a folder without keeping it.
+pub fn inspect(dir: &Path) -> Inspection {
+    match examine(dir) {
+        Ok(checkpoint) => Inspection {
+            would_load: true,
+            card: Some(checkpoint.card().clone()),
+            findings: Vec::new(),
+        },
+        Err(findings) => Inspection {
+            would_load: false,
+            card: None,
+            findings,
+        },
+    }
+}
+
+/// The folder as a checkpoint, or at least one finding.
+pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
+    let is_dir = fs::metadata(dir)
+        .map_err(|error| vec![Finding::file(".", Problem::Io(error))])?
+        .is_dir();
+    if !is_dir {
+        let reason = "is not a folder".to_owned();
+        return Err(vec![Finding::file(".", Problem::Key { reason })]);
+    }
+    let mut findings = Vec::new();
+    let config = config(dir, &mut findings);
+    let model = config.as_ref().map(|(_, model)| model);
+    let family = family::recognise(dir, model.map(|model| model.vocab_size), &mut findings);
+    let shards = index::open(dir, &mut findings);
+    let layout = layout::find(&shards, model, &mut findings);
+    let assets = assets(dir, family.as_ref(), &mut findings);
+    if let (Some(family), Some(layout)) = (&family, &layout)
+        && family.needs_output_embedding
+        && layout.head == Head::Bare
+    {
+        let file = shards.files.first().map_or(CONFIG, |(name, _)| name.as_str());
+        findings.push(Finding::of(file, "lm_head.weight", Problem::MissingTensor));
+    }
+    match (config, layout) {
+        (Some((bytes, model)), Some(layout)) if findings.is_empty() => {
+            let card = card(dir, &bytes, model, family, &shards, &layout, assets);
+            Ok(Checkpoint::new(dir, card, Opened { shards, layout }))
+        }
+        _ => Err(findings),
+    }
+}
+
+fn config(dir: &Path, findings: &mut Vec<Finding>) -> Option<(Vec<u8>, ModelConfig)> {
+    let (bytes, value) = match files::json(dir, CONFIG) {
+        Ok(read) => read,
+        Err(finding) => {
+            findings.push(finding);
+            return None;
+        }
+    };
+    let (model, errors) = reader::read(&value);
+    let complete = errors.is_empty();
+    findings.extend(errors.into_iter().map(Finding::from));
+    // Sizes of a refused config would only lead to findings about tensors that are as they should be.
+    model.filter(|_| complete).map(|model| (bytes, model))
+}
+
+fn assets(dir: &Path, family: Option<&Family>, findings: &mut Vec<Finding>) -> Vec<Asset> {
+    let mut assets = Vec::new();
+    for name in ASSETS {
+        if !files::exists(dir, name) {
+            if let Some(family) = family.filter(|family| family.needs_tokenizer && name == TOKENIZER) {
+                findings.push(Finding::file(
+                    name,
+                    Problem::MissingFile {
+                        needed_by: Some(family.name),
+                    },
+                ));
+            }
+            continue;
+        }
+        match files::sha256(dir, name, files::MAX_ASSET_BYTES) {
+            Ok((sha256, size_bytes)) => assets.push(Asset {
+                name: name.to_owned(),
+                sha256,
+                size_bytes,
+            }),
+            Err(finding) => findings.push(finding),
+        }
+    }
+    assets
+}
+
+fn card(
+    dir: &Path,
+    config_bytes: &[u8],
+    config: ModelConfig,
+    family: Option<Family>,
+    shards: &Shards,
+    layout: &Layout,
+    assets: Vec<Asset>,
+) -> ModelCard {
+    let mut digest = FolderDigest::new();
+    digest.part(CONFIG, config_bytes);
+    for (name, bytes) in family.iter().flat_map(|family| &family.files) {
+        digest.part(name, bytes);
+    }
+    for asset in assets.iter().filter(|asset| asset.name == TOKENIZER) {
+        digest.part(TOKENIZER, asset.sha256.as_bytes());
+    }
+    for (name, file) in &shards.files {
+        digest.weights(name, file);
+    }
+    ModelCard {
+        name: name(dir),
+        digest: digest.finish(),
+        max_tokens: u32::try_from(config.max_position_embeddings).unwrap_or(u32::MAX),
+        config,
+        parameters: layout.parameters,
+        weight_bytes: layout.weight_bytes,
+        attention: family
+            .as_ref()
+            .map_or(AttentionMode::Causal, |family| family.attention),
+        release_date: family.as_ref().and_then(|family| family.release_date.clone()),
+        family: family.as_ref().map(|family| family.name.to_owned()),
+        family_config: family.map_or(serde_json::Value::Null, |family| family.config),
+        assets,
+    }
+}
+
+/// Name of the folder itself, also for `.` and for links.
+fn name(dir: &Path) -> String {
+    let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    named(dir)
+        .or_else(|| dir.canonicalize().ok().and_then(|dir| named(&dir)))
+        .unwrap_or_else(|| "model".to_owned())
+}

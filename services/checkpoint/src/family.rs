@@ -1,0 +1,109 @@
+//! Which decider family a folder belongs to, by the files in it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{AttentionMode, Finding, Problem, files, startlux};
+
+/// Files that only one family has.
+const MARKERS: [(&str, &str); 9] = [
+    ("open_jev_export.json", "open-jev"),
+    ("head.pt", "open-jev"),
+    ("joint_head_config.json", "clef"),
+    ("joint_head.safetensors", "clef"),
+    ("readout.safetensors", "pplx"),
+    ("decider_config.json", "decider"),
+    ("adapter_config.json", "cua-s1"),
+    ("adapter_model.safetensors", "cua-s1"),
+    ("adapter_model.bin", "cua-s1"),
+];
+/// Two families have a file of this name.
+pub(crate) const DECISION_CONFIG: &str = "decision_config.json";
+
+/// What a family's files say.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    /// The configuration as read, and its bytes.
+    pub(crate) config: Value,
+    /// Files that belong to the digest, with their bytes.
+    pub(crate) files: Vec<(&'static str, Vec<u8>)>,
+    pub(crate) attention: AttentionMode,
+    pub(crate) release_date: Option<String>,
+    /// Whether the readout needs rows of the output embedding.
+    pub(crate) needs_output_embedding: bool,
+    /// Whether prompts are made of text.
+    pub(crate) needs_tokenizer: bool,
+}
+
+/// The family of a folder; none if no family's file is there.
+pub(crate) fn recognise(
+    dir: &Path,
+    vocab_size: Option<usize>,
+    findings: &mut Vec<Finding>,
+) -> Option<Family> {
+    let mut found: Vec<(&'static str, &'static str)> = MARKERS
+        .into_iter()
+        .filter(|(file, _)| files::exists(dir, file))
+        .collect();
+    let mut decision = None;
+    if files::exists(dir, DECISION_CONFIG) {
+        match files::json(dir, DECISION_CONFIG) {
+            Ok((bytes, value)) => {
+                let family = of_decision_config(&value);
+                if family.is_none() {
+                    let reason =
+                        "is missing, and so is every key of another family that has this file".to_owned();
+                    findings.push(Finding::of(
+                        DECISION_CONFIG,
+                        "letter_token_ids",
+                        Problem::Key { reason },
+                    ));
+                }
+                found.extend(
+                    family
+                        .into_iter()
+                        .flatten()
+                        .map(|family| (DECISION_CONFIG, family)),
+                );
+                decision = Some((bytes, value));
+            }
+            Err(finding) => findings.push(finding),
+        }
+    }
+    let mut families: Vec<&'static str> = Vec::new();
+    for &(file, family) in &found {
+        if families.contains(&family) {
+            continue;
+        }
+        families.push(family);
+        if family != startlux::NAME {
+            findings.push(Finding::file(file, Problem::UnservedFamily { family }));
+        }
+    }
+    if families.len() > 1 {
+        let files: Vec<&str> = found.iter().map(|(file, _)| *file).collect();
+        findings.push(Finding::file(
+            files.join(", "),
+            Problem::AmbiguousFamily(families),
+        ));
+        return None;
+    }
+    match (&families[..], decision) {
+        ([startlux::NAME], Some((bytes, value))) => Some(startlux::read(bytes, value, vocab_size, findings)),
+        _ => None,
+    }
+}
+
+/// Families whose keys are in a `decision_config.json`; none if it has keys of neither.
+fn of_decision_config(value: &Value) -> Option<Vec<&'static str>> {
+    let has = |keys: &[&str]| keys.iter().any(|key| value.get(key).is_some());
+    let mut families = Vec::new();
+    if has(&["letter_token_ids"]) {
+        families.push(startlux::NAME);
+    }
+    if has(&["codes", "token_ids", "pooling"]) {
+        families.push("pplx");
+    }
+    (!families.is_empty()).then_some(families)
+}

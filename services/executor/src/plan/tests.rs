@@ -1,0 +1,120 @@
+//! Every rule of the contract, and the field that its breach names.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+
+const LIMITS: ModelLimits =
+    ModelLimits { max_tokens: 8, vocab_size: 100, hidden_size: 4, output_embedding: true };
+
+fn sequence(token_ids: Vec<u32>) -> v1::Sequence {
+    let readout = v1::Readout {
+        rows: Some(WireRows::Last(v1::LastRow {})),
+        projection: Some(WireProjection::Hidden(v1::HiddenRow {})),
+    };
+    v1::Sequence { token_ids, readout: Some(readout) }
+}
+
+fn request(sequences: Vec<v1::Sequence>) -> v1::ForwardRequest {
+    v1::ForwardRequest { capability_fingerprint: "f".to_owned(), sequences, ..Default::default() }
+}
+
+fn with_rows(rows: Option<WireRows>) -> v1::ForwardRequest {
+    let mut sequence = sequence(vec![1, 2, 3]);
+    sequence.readout.as_mut().unwrap().rows = rows;
+    request(vec![sequence])
+}
+
+fn with_projection(projection: Option<WireProjection>) -> v1::ForwardRequest {
+    let mut sequence = sequence(vec![1, 2, 3]);
+    sequence.readout.as_mut().unwrap().projection = projection;
+    request(vec![sequence])
+}
+
+fn positions(positions: Vec<u32>) -> Option<WireRows> {
+    Some(WireRows::Positions(v1::RowPositions { positions }))
+}
+
+fn embedding(token_ids: Vec<u32>) -> Option<WireProjection> {
+    Some(WireProjection::OutputEmbedding(v1::OutputEmbeddingRows { token_ids }))
+}
+
+#[test]
+fn accepts_the_edges() {
+    let valid = validate(&request(vec![sequence(vec![99; 8]), sequence(vec![0])]), &LIMITS).unwrap();
+    assert_eq!((valid.plan.sequences.len(), valid.tokens), (2, 9));
+    validate(&with_rows(positions(vec![2, 0, 2])), &LIMITS).unwrap();
+    validate(&with_rows(Some(WireRows::All(v1::AllRows {}))), &LIMITS).unwrap();
+    validate(&with_projection(embedding(vec![99; 256])), &LIMITS).unwrap();
+    validate(&request(vec![sequence(vec![1]); 256]), &LIMITS).unwrap();
+}
+
+#[test]
+fn names_the_field_at_fault() {
+    let mut no_fingerprint = request(vec![sequence(vec![1])]);
+    no_fingerprint.capability_fingerprint.clear();
+    let mut no_readout = sequence(vec![1]);
+    no_readout.readout = None;
+    let cases = [
+        (no_fingerprint, "capability_fingerprint", "REQUIRED"),
+        (request(vec![]), "sequences", "OUT_OF_RANGE"),
+        (request(vec![sequence(vec![1]); 257]), "sequences", "OUT_OF_RANGE"),
+        (request(vec![sequence(vec![1]), sequence(vec![])]), "sequences[1].token_ids", "REQUIRED"),
+        (request(vec![sequence(vec![1; 9])]), "sequences[0].token_ids", "PROMPT_TOO_LONG"),
+        (request(vec![sequence(vec![1, 100])]), "sequences[0].token_ids", "OUT_OF_RANGE"),
+        (request(vec![no_readout]), "sequences[0].readout", "REQUIRED"),
+        (with_rows(None), "sequences[0].readout.rows", "REQUIRED"),
+        (with_rows(positions(vec![])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+        (with_rows(positions(vec![3])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+        (with_rows(positions(vec![0; 4])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
+        (with_projection(None), "sequences[0].readout.projection", "REQUIRED"),
+        (with_projection(embedding(vec![])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+        (with_projection(embedding(vec![1; 257])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+        (with_projection(embedding(vec![100])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+    ];
+    for (request, field, reason) in cases {
+        let error = validate(&request, &LIMITS).expect_err(field);
+        assert_eq!(error.code, tonic::Code::InvalidArgument);
+        let fields: Vec<_> = error.fields.iter().map(|f| (f.field.as_str(), f.reason.as_ref())).collect();
+        assert_eq!(fields, [(field, reason)]);
+    }
+}
+
+#[test]
+fn a_model_without_output_embedding_projects_on_nothing() {
+    let limits = ModelLimits { output_embedding: false, ..LIMITS };
+    let error = validate(&with_projection(embedding(vec![1])), &limits).unwrap_err();
+    assert_eq!(error.fields[0].field, "sequences[0].readout.output_embedding");
+}
+
+#[test]
+fn only_long_prompts_are_called_so() {
+    let long = validate(&request(vec![sequence(vec![1; 9]); 2]), &LIMITS).unwrap_err();
+    assert_eq!(long.reason, "PROMPT_TOO_LONG");
+    let mixed = validate(&request(vec![sequence(vec![1; 9]), sequence(vec![])]), &LIMITS).unwrap_err();
+    assert_eq!(mixed.reason, "INVALID_REQUEST");
+}
+
+#[test]
+fn the_list_of_faults_is_bounded_and_so_is_the_readout() {
+    let error = validate(&request(vec![sequence(vec![]); 256]), &LIMITS).unwrap_err();
+    assert_eq!(error.fields.len(), MAX_VIOLATIONS);
+    let limits = ModelLimits { hidden_size: MAX_READOUT_VALUES, ..LIMITS };
+    validate(&request(vec![sequence(vec![1])]), &limits).unwrap();
+    let error = validate(&request(vec![sequence(vec![1]); 2]), &limits).unwrap_err();
+    assert_eq!(error.fields[0].reason, "READOUT_TOO_LARGE");
+}
+
+#[test]
+fn a_permit_bounds_tokens_and_sequences() {
+    let valid = validate(&request(vec![sequence(vec![1; 4]); 2]), &LIMITS).unwrap();
+    let claims = |max_plan_tokens, max_plan_sequences| v1::PermitClaims {
+        max_plan_tokens,
+        max_plan_sequences,
+        ..Default::default()
+    };
+    within_permit(&valid, &claims(8, 2)).unwrap();
+    for claims in [claims(7, 2), claims(8, 1), claims(0, 0)] {
+        assert_eq!(within_permit(&valid, &claims).unwrap_err().code, tonic::Code::PermissionDenied);
+    }
+}

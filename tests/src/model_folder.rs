@@ -1,0 +1,110 @@
+//! A tiny backbone written as a model folder: the closed-form weights of `fixtures/backbone/README.md`.
+
+use std::{fs, path::Path};
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use crate::tree::root;
+
+/// The fixture that says what the golden backbone is and gives.
+pub fn golden() -> anyhow::Result<Value> {
+    let path = root().join("tests/fixtures/backbone/golden.json");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Names (without prefix) and shapes of the tensors of a config, sorted bytewise.
+pub fn tensors(config: &Value) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
+    let number = |key: &str| {
+        let value = config[key].as_u64().with_context(|| format!("config has no {key}"))?;
+        anyhow::Ok(usize::try_from(value)?)
+    };
+    let (h, mlp, head) = (number("hidden_size")?, number("intermediate_size")?, number("head_dim")?);
+    let (q, kv) = (number("num_attention_heads")?, number("num_key_value_heads")?);
+    let (key_heads, value_heads) = (number("linear_num_key_heads")?, number("linear_num_value_heads")?);
+    let (key_dim, value_dim) = (number("linear_key_head_dim")?, number("linear_value_head_dim")?);
+    let (kd, vd) = (key_heads * key_dim, value_heads * value_dim);
+    let taps = number("linear_conv_kernel_dim")?;
+    let mut all = vec![
+        ("embed_tokens.weight".to_owned(), vec![number("vocab_size")?, h]),
+        ("norm.weight".to_owned(), vec![h]),
+    ];
+    for (i, kind) in config["layer_types"].as_array().context("config has no layer_types")?.iter().enumerate() {
+        let mut add = |name: &str, shape: &[usize]| all.push((format!("layers.{i}.{name}"), shape.to_vec()));
+        add("input_layernorm.weight", &[h]);
+        add("post_attention_layernorm.weight", &[h]);
+        add("mlp.gate_proj.weight", &[mlp, h]);
+        add("mlp.up_proj.weight", &[mlp, h]);
+        add("mlp.down_proj.weight", &[h, mlp]);
+        if kind == "full_attention" {
+            add("self_attn.q_proj.weight", &[q * head * 2, h]);
+            add("self_attn.k_proj.weight", &[kv * head, h]);
+            add("self_attn.v_proj.weight", &[kv * head, h]);
+            add("self_attn.o_proj.weight", &[h, q * head]);
+            add("self_attn.q_norm.weight", &[head]);
+            add("self_attn.k_norm.weight", &[head]);
+        } else {
+            add("linear_attn.in_proj_qkv.weight", &[2 * kd + vd, h]);
+            add("linear_attn.in_proj_z.weight", &[vd, h]);
+            add("linear_attn.in_proj_b.weight", &[value_heads, h]);
+            add("linear_attn.in_proj_a.weight", &[value_heads, h]);
+            add("linear_attn.conv1d.weight", &[2 * kd + vd, 1, taps]);
+            add("linear_attn.A_log", &[value_heads]);
+            add("linear_attn.dt_bias", &[value_heads]);
+            add("linear_attn.norm.weight", &[value_dim]);
+            add("linear_attn.out_proj.weight", &[h, vd]);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// The closed form: `s = sin(1.3 t + 0.71 i + 0.2)`, t the place of the tensor, i the row-major index.
+fn values(t: usize, name: &str, shape: &[usize]) -> Vec<f32> {
+    let columns = shape.last().copied().unwrap_or(1) as f64;
+    let count: usize = shape.iter().product();
+    let value = |s: f64| match name {
+        _ if name.ends_with(".A_log") || name.ends_with(".dt_bias") || name.ends_with(".conv1d.weight") => 0.5 * s,
+        "embed_tokens.weight" => 0.5 * s,
+        _ if name.ends_with(".linear_attn.norm.weight") => 1.0 + 0.2 * s,
+        _ if shape.len() == 1 => 0.2 * s,
+        _ => s * 1.5 / columns.sqrt(),
+    };
+    (0..count).map(|i| value((1.3 * t as f64 + 0.71 * i as f64 + 0.2).sin()) as f32).collect()
+}
+
+/// Writes `config.json` and `model.safetensors` of the golden backbone, tensor names with this prefix.
+pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
+    let config = golden()?["config"].clone();
+    let mut header = Map::new();
+    let mut data = Vec::new();
+    for (t, (name, shape)) in tensors(&config)?.into_iter().enumerate() {
+        let start = data.len();
+        data.extend(values(t, &name, &shape).into_iter().flat_map(f32::to_le_bytes));
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert(format!("{prefix}{name}"), entry);
+    }
+    let mut text = Value::Object(header).to_string().into_bytes();
+    // The data begins at a multiple of eight bytes, as the format wants it.
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend(text);
+    file.extend(data);
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join("model.safetensors"), file)?;
+    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    Ok(())
+}
+
+/// Copies the files of a folder, without those below it.
+pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}

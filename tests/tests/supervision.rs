@@ -1,0 +1,106 @@
+//! `up` keeps its children alive, and leaves none behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use deltagate_tests::{
+    calls,
+    cluster::{Cluster, READY_WITHIN, Service},
+    process::{self, Process, eventually},
+    requests::small,
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_deltagate-under-test");
+
+/// Process ids of the four children, by name, once all of them run.
+async fn children(up: &Process) -> BTreeMap<String, u32> {
+    let id = up.id().unwrap();
+    let wait = eventually(READY_WITHIN, || async {
+        let children: BTreeMap<_, _> = process::children(id).into_iter().map(|(pid, name)| (name, pid)).collect();
+        let all = Service::ALL.iter().all(|s| children.contains_key(s.name()));
+        ensure!(all && children.len() == Service::ALL.len(), "children: {children:?}");
+        Ok(children)
+    });
+    wait.await.unwrap().0
+}
+
+async fn all_end(children: &BTreeMap<String, u32>, within: Duration) -> Duration {
+    let wait = eventually(within, || async {
+        let left: Vec<_> = children.iter().filter(|(_, pid)| process::is_running(**pid)).collect();
+        ensure!(left.is_empty(), "still there: {left:?}");
+        Ok(())
+    });
+    wait.await.unwrap().1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn up_restarts_what_dies_and_ends_every_child_when_it_is_told_to_end() {
+    let cluster = Cluster::new(BINARY).unwrap();
+    let mut up = cluster.up(&["--cpu"]).unwrap();
+    cluster.ready().await.unwrap();
+    let mut before = children(&up).await;
+
+    for service in Service::ALL {
+        let killed = Instant::now();
+        process::signal("KILL", before[service.name()]).await.unwrap();
+        let (_, gone) = eventually(Duration::from_secs(2), || async {
+            ensure!(!process::is_running(before[service.name()]), "not dead yet");
+            Ok(())
+        })
+        .await
+        .unwrap();
+        let after = children(&up).await;
+        for other in Service::ALL.iter().filter(|s| **s != service) {
+            assert_eq!(before[other.name()], after[other.name()], "{} was restarted, too", other.name());
+        }
+        assert_ne!(before[service.name()], after[service.name()]);
+        // Ready again, and really answering.
+        let healed = eventually(READY_WITHIN, || async {
+            Ok(calls::classify(cluster.ports.gateway, small("Charged twice.")).await.map(drop)?)
+        });
+        healed.await.unwrap();
+        cluster.ready().await.unwrap();
+        println!("{}: dead after {gone:?}, restarted and answering after {:?}", service.name(), killed.elapsed());
+        before = after;
+    }
+
+    up.signal("TERM").await.unwrap();
+    assert_eq!(up.wait(Duration::from_secs(15)).await.unwrap(), Some(0), "{}", cluster.logs());
+    all_end(&before, Duration::from_millis(500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_child_outlives_a_supervisor_that_is_killed() {
+    let cluster = Cluster::new(BINARY).unwrap();
+    let mut up = cluster.up(&["--cpu"]).unwrap();
+    cluster.ready().await.unwrap();
+    let children = children(&up).await;
+    up.kill().await.unwrap();
+    let took = all_end(&children, Duration::from_secs(10)).await;
+    println!("the last child ended {took:?} after its supervisor was killed");
+    // And the ports are free again.
+    for service in Service::ALL {
+        std::net::TcpListener::bind(("127.0.0.1", service.port(&cluster.ports))).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_in_flight_is_answered_when_the_mesh_is_told_to_end() {
+    let cluster = Cluster::new(BINARY).unwrap();
+    let mut up = cluster.up(&["--cpu", "--in-process"]).unwrap();
+    cluster.ready().await.unwrap();
+    // Long enough to be on the device when the signal comes.
+    let gateway = cluster.ports.gateway;
+    let long = small(&"The customer writes again about the same invoice. ".repeat(200));
+    let flight = tokio::spawn(async move { calls::classify(gateway, long).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    up.signal("TERM").await.unwrap();
+    let answer = flight.await.unwrap();
+    assert!(answer.is_ok(), "{answer:?}");
+    assert_eq!(up.wait(Duration::from_secs(30)).await.unwrap(), Some(0), "{}", cluster.logs());
+}
