@@ -7,7 +7,10 @@ use crate::config::FollowConfig;
 
 /// A channel that connects when it is used, and gives a hanging peer up after at most `stale_after`.
 pub(crate) fn lazy(endpoint: &str, follow: &FollowConfig) -> Result<Channel, EndpointError> {
-    let options = ChannelOptions { connect_timeout: follow.connect_timeout, ..ChannelOptions::default() };
+    let options = ChannelOptions {
+        connect_timeout: follow.connect_timeout,
+        ..ChannelOptions::default()
+    };
     channel(endpoint, options)
 }
 

@@ -59,6 +59,57 @@ impl Default for GatewayConfig {
     }
 }
 
+/// A value that would make the gateway useless.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("gateway.{key} {reason}")]
+pub struct InvalidConfig {
+    key: &'static str,
+    reason: &'static str,
+}
+
+impl GatewayConfig {
+    /// Finds values under which nothing could ever be answered.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let limits = &self.limits;
+        let counts = [
+            ("limits.max_body_bytes", limits.max_body_bytes as u64),
+            ("limits.max_questions", limits.max_questions as u64),
+            ("limits.max_concurrent", limits.max_concurrent as u64),
+            ("limits.max_step_tokens", limits.max_step_tokens),
+            ("limits.max_asset_bytes", limits.max_asset_bytes),
+        ];
+        let spans = [
+            ("request_timeout", self.request_timeout),
+            ("follow.stale_after", self.follow.stale_after),
+            ("follow.ping_interval", self.follow.ping_interval),
+            ("follow.connect_timeout", self.follow.connect_timeout),
+            ("follow.backoff_min", self.follow.backoff_min),
+            ("follow.readiness_interval", self.follow.readiness_interval),
+        ];
+        let zero = counts.iter().find(|(_, count)| *count == 0).map(|(key, _)| *key);
+        if let Some(key) = zero.or_else(|| spans.iter().find(|(_, span)| span.is_zero()).map(|(key, _)| *key))
+        {
+            return Err(InvalidConfig {
+                key,
+                reason: "must not be zero",
+            });
+        }
+        if self.follow.ping_interval >= self.follow.stale_after {
+            return Err(InvalidConfig {
+                key: "follow.ping_interval",
+                reason: "must be less than follow.stale_after",
+            });
+        }
+        if self.follow.backoff_max < self.follow.backoff_min {
+            return Err(InvalidConfig {
+                key: "follow.backoff_max",
+                reason: "must not be less than follow.backoff_min",
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Bounds on requests. What is beyond one is refused, never cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -146,6 +197,56 @@ pub struct DrainConfig {
 
 impl Default for DrainConfig {
     fn default() -> Self {
-        Self { grace: Duration::from_millis(500), timeout: Duration::from_secs(30) }
+        Self {
+            grace: Duration::from_millis(500),
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_survives_the_round_trip() {
+        let config = GatewayConfig::default();
+        config.validate().unwrap();
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<GatewayConfig>(&text).unwrap(), config);
+        assert!(text.contains(r#""request_timeout":"30s""#));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_at_every_level() {
+        for text in [
+            r#"{"polciy":"x"}"#,
+            r#"{"limits":{"max_bodies":1}}"#,
+            r#"{"follow":{"stale":"1s"}}"#,
+            r#"{"drain":{"grcae":"1s"}}"#,
+        ] {
+            assert!(serde_json::from_str::<GatewayConfig>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_answer_nothing_are_refused() {
+        let refused = |change: fn(&mut GatewayConfig)| {
+            let mut config = GatewayConfig::default();
+            change(&mut config);
+            config.validate().unwrap_err().key
+        };
+        assert_eq!(refused(|c| c.limits.max_concurrent = 0), "limits.max_concurrent");
+        assert_eq!(refused(|c| c.request_timeout = Duration::ZERO), "request_timeout");
+        assert_eq!(
+            refused(|c| c.follow.ping_interval = Duration::from_secs(2)),
+            "follow.ping_interval"
+        );
+        assert_eq!(
+            refused(|c| c.follow.backoff_max = Duration::ZERO),
+            "follow.backoff_max"
+        );
     }
 }

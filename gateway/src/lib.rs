@@ -14,7 +14,7 @@ mod server;
 mod tokenizer;
 pub mod view;
 
-pub use config::{DrainConfig, FollowConfig, GatewayConfig, LimitsConfig};
+pub use config::{DrainConfig, FollowConfig, GatewayConfig, InvalidConfig, LimitsConfig};
 pub use grpc::ClassifierFace;
 pub use server::{GatewayError, GatewayHandle, Listeners, run, start};
 pub use tokenizer::{HfTokenizer, TokenizerError};

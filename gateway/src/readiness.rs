@@ -35,12 +35,20 @@ impl Readiness {
     /// Judges now.
     pub fn judge(&self) -> Judged {
         let assessment = self.view.assess();
-        let mut reasons: Vec<String> = assessment.obstacles().iter().map(|obstacle| obstacle.line()).collect();
+        let mut reasons: Vec<String> = assessment
+            .obstacles()
+            .iter()
+            .map(|obstacle| obstacle.line())
+            .collect();
         let draining = self.draining.is_cancelled();
         if draining {
             reasons.insert(0, "DRAINING: the gateway is leaving".to_owned());
         }
-        Judged { ready: assessment.is_ready() && !draining, reasons, assessment }
+        Judged {
+            ready: assessment.is_ready() && !draining,
+            reasons,
+            assessment,
+        }
     }
 
     /// Keeps the health entries true until `stop`: after every change, and as time alone makes views stale.

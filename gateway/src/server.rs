@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     channel,
     classify::Classifier,
-    config::GatewayConfig,
+    config::{GatewayConfig, InvalidConfig},
     grpc::ClassifierFace,
     http::{self, Face},
     readiness::{HEALTH_ENTRIES, Readiness},
@@ -28,6 +28,9 @@ use crate::{
 /// Why the gateway did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
+    /// The configuration would answer nothing.
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
     /// The address of capability or policy is no endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -83,13 +86,16 @@ impl GatewayHandle {
     }
 }
 
-/// Runs until `shutdown` and the drain after it.
+/// Runs until `shutdown` and the drain after it. Without a gRPC listener it opens the configured address.
 pub async fn run(
     config: GatewayConfig,
-    listeners: Listeners,
+    grpc: Option<TcpListener>,
     shutdown: CancellationToken,
 ) -> Result<(), GatewayError> {
-    start(config, listeners, shutdown).await?.wait().await
+    start(config, Listeners { grpc, http: None }, shutdown)
+        .await?
+        .wait()
+        .await
 }
 
 /// Starts, and returns once both faces accept. Readiness comes later, from the mesh.
@@ -98,6 +104,7 @@ pub async fn start(
     listeners: Listeners,
     shutdown: CancellationToken,
 ) -> Result<GatewayHandle, GatewayError> {
+    config.validate()?;
     if config.id.is_empty() {
         config.id = format!("gateway-{}", uuid::Uuid::new_v4().simple());
     }
@@ -118,8 +125,17 @@ pub async fn start(
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
     tasks.spawn(follow_capability(Arc::clone(&view), capability, stop.clone()));
-    tasks.spawn(follow_policy(Arc::clone(&view), policy, config.id.clone(), stop.clone()));
-    tasks.spawn(tend_executors(Arc::clone(&view), Arc::clone(&config), stop.clone()));
+    tasks.spawn(follow_policy(
+        Arc::clone(&view),
+        policy,
+        config.id.clone(),
+        stop.clone(),
+    ));
+    tasks.spawn(tend_executors(
+        Arc::clone(&view),
+        Arc::clone(&config),
+        stop.clone(),
+    ));
     let publisher = Arc::clone(&readiness);
     let (publish_health, publish_stop) = (health.clone(), stop.clone());
     tasks.spawn(async move { publisher.publish(publish_health, publish_stop).await });
@@ -137,15 +153,30 @@ pub async fn start(
     })
     .await?;
 
-    let web = tokio::spawn(serve_http(http_listener, Face { classifier, readiness }, Arc::clone(&config), shutdown.clone()));
+    let web = tokio::spawn(serve_http(
+        http_listener,
+        Face {
+            classifier,
+            readiness,
+        },
+        Arc::clone(&config),
+        shutdown.clone(),
+    ));
     let task = tokio::spawn(finish(grpc, web, stop, tasks, shutdown.clone()));
-    Ok(GatewayHandle { grpc_addr, http_addr, shutdown, task })
+    Ok(GatewayHandle {
+        grpc_addr,
+        http_addr,
+        shutdown,
+        task,
+    })
 }
 
 async fn open(listener: Option<TcpListener>, addr: SocketAddr) -> Result<TcpListener, GatewayError> {
     match listener {
         Some(listener) => Ok(listener),
-        None => TcpListener::bind(addr).await.map_err(|source| GatewayError::Listen { addr, source }),
+        None => TcpListener::bind(addr)
+            .await
+            .map_err(|source| GatewayError::Listen { addr, source }),
     }
 }
 
@@ -159,10 +190,12 @@ async fn serve_http(
         // Only latency suffers when a socket refuses the option.
         let _ = stream.set_nodelay(true);
     });
-    let service = http::router(face).into_make_service_with_connect_info::<SocketAddr>();
+    let service = http::router(face).into_make_service();
     let stop_accepting = CancellationToken::new();
     let stopped = stop_accepting.clone().cancelled_owned();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(stopped).into_future();
+    let serving = axum::serve(listener, service)
+        .with_graceful_shutdown(stopped)
+        .into_future();
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended.map_err(GatewayError::Http),

@@ -29,7 +29,9 @@ impl HfTokenizer {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes).map_err(TokenizerError::Unreadable)?;
         // A file may ask for cutting and padding; both would change a prompt silently.
-        tokenizer.with_truncation(None).map_err(|_| TokenizerError::Truncating)?;
+        tokenizer
+            .with_truncation(None)
+            .map_err(|_| TokenizerError::Truncating)?;
         tokenizer.with_padding(None);
         Ok(Self(tokenizer))
     }
@@ -54,7 +56,11 @@ pub(crate) struct BrakedTokenizer {
 
 impl BrakedTokenizer {
     pub(crate) fn new(inner: Arc<HfTokenizer>, deadline: Instant, gone: Arc<AtomicBool>) -> Self {
-        Self { inner, deadline, gone }
+        Self {
+            inner,
+            deadline,
+            gone,
+        }
     }
 }
 
@@ -96,7 +102,10 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_tokenizer_is_refused() {
-        assert!(matches!(HfTokenizer::from_bytes(b"{}"), Err(TokenizerError::Unreadable(_))));
+        assert!(matches!(
+            HfTokenizer::from_bytes(b"{}"),
+            Err(TokenizerError::Unreadable(_))
+        ));
     }
 
     #[test]

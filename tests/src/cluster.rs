@@ -83,7 +83,8 @@ impl Cluster {
     /// A cluster of this command; nothing runs yet.
     pub fn new(binary: &str) -> anyhow::Result<Self> {
         let ports = Ports::free()?;
-        let flags = ports.flags();
+        let mut flags = ports.flags();
+        if let Ok(m) = std::env::var("E2E_MODEL") { flags.extend(["--set".to_owned(), format!("executor.model={m}")]); } // TEMPORARY
         let dir = tempfile::Builder::new().prefix("deltagate-test-").tempdir()?;
         Ok(Self { ports, binary: binary.to_owned(), flags, processes: BTreeMap::new(), dir })
     }

@@ -40,7 +40,7 @@ impl Ports {
             let first = FIRST + block * BLOCK;
             let ports: Vec<u16> = (first..first + BLOCK).filter_map(|p| u16::try_from(p).ok()).collect();
             let free: Result<Vec<_>, _> = ports.iter().map(|p| TcpListener::bind(("127.0.0.1", *p))).collect();
-            if let (Ok(_), [gateway, http, capability, policy, executor]) = (free, ports[..]) {
+            if let (true, &[gateway, http, capability, policy, executor]) = (free.is_ok(), &ports[..]) {
                 return Ok(Self { gateway, http, capability, policy, executor });
             }
         }

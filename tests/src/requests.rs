@@ -135,20 +135,16 @@ fn value(content: Option<&Content>) -> Value {
 
 /// The largest difference between two numbers at the same place; an error when the shapes or the texts differ.
 pub fn largest_difference(a: &Value, b: &Value) -> Result<f64, String> {
-    let over = |pairs: &mut dyn Iterator<Item = (Value, Value)>| {
-        pairs.try_fold(0.0f64, |most, (a, b)| Ok(most.max(largest_difference(&a, &b)?)))
+    let over = |pairs: Vec<(&Value, &Value)>| {
+        pairs.into_iter().try_fold(0.0f64, |most, (a, b)| Ok(most.max(largest_difference(a, b)?)))
     };
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
             (Some(a), Some(b)) => Ok((a - b).abs()),
             _ => Err(format!("{a} and {b} are no f64")),
         },
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            over(&mut a.iter().cloned().zip(b.iter().cloned()))
-        }
-        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
-            over(&mut a.values().cloned().zip(b.values().cloned()))
-        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => over(a.iter().zip(b).collect()),
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => over(a.values().zip(b.values()).collect()),
         _ if a == b => Ok(0.0),
         _ => Err(format!("{a} is not {b}")),
     }

@@ -217,12 +217,13 @@ async fn refusals_say_where_and_why_and_quote_nothing() {
 
     // A prompt that is longer than the model: refused, never cut.
     let mut long = small("x");
-    long.state = Some(json_content(&json!({"words": "one two three four ".repeat(120_000)})));
+    long.state = Some(json_content(&json!({"words": "one two three four ".repeat(5_000)})));
     let status = calls::classify(gateway, long).await.unwrap_err();
     assert_eq!((status.code(), reason(&status).as_str()), (Code::InvalidArgument, "PROMPT_TOO_LONG"), "{status:?}");
 
     // Deadlines.
-    let slow = small(&"The customer writes again about the same invoice. ".repeat(300));
+    let mut slow = small(&"The customer writes again about the same invoice. ".repeat(150));
+    slow.questions = (0..6).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
     let asked = Instant::now();
     let status = with_timeout(gateway, "20m", slow.clone()).await.unwrap_err();
     assert_eq!((status.code(), reason(&status).as_str()), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"), "{status:?}");

@@ -12,7 +12,7 @@ use deltagate_tests::{
     calls,
     cluster::{Cluster, READY_WITHIN, Service},
     process::{self, Process, eventually},
-    requests::small,
+    requests::{small, yes_no},
 };
 
 const BINARY: &str = env!("CARGO_BIN_EXE_deltagate-under-test");
@@ -96,7 +96,8 @@ async fn a_request_in_flight_is_answered_when_the_mesh_is_told_to_end() {
     cluster.ready().await.unwrap();
     // Long enough to be on the device when the signal comes.
     let gateway = cluster.ports.gateway;
-    let long = small(&"The customer writes again about the same invoice. ".repeat(200));
+    let mut long = small(&"The customer writes again about the same invoice. ".repeat(150));
+    long.questions = (0..6).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
     let flight = tokio::spawn(async move { calls::classify(gateway, long).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     up.signal("TERM").await.unwrap();

@@ -69,6 +69,6 @@ fault(family) := "is not reported" if {
 	not cpu_backend(input.snapshot.bindings[family].backend)
 }
 
-cpu_backend("cpu")
+cpu_backend(backend) if backend == "cpu"
 
 cpu_backend(backend) if startswith(backend, "cpu.")

@@ -1,9 +1,6 @@
 //! What goes into the classifier and what comes out.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use deltagate_decider::{Answers, DecisionRequest, Family, RequestError};
 use deltagate_proto::v1::{self, KernelFamily, SegmentEvent};
@@ -23,21 +20,10 @@ pub struct Call {
     pub arrived: Instant,
     /// When it is over.
     pub deadline: Instant,
-    /// Who asks.
-    pub caller: Caller,
 }
 
 /// See [`Call::decode`].
 pub type Decode = Box<dyn FnOnce(&dyn Family) -> Result<DecisionRequest, RequestError> + Send>;
-
-/// Who asks, as far as it is known.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// `grpc` or `http`.
-    pub face: &'static str,
-    /// Its address.
-    pub peer: Option<IpAddr>,
-}
 
 /// Where progress goes. Never blocks; a receiver that is gone is no error.
 pub type Events = UnboundedSender<Event>;
@@ -111,7 +97,10 @@ impl Timings {
         self.forward += wire(result.forward.as_ref());
         for kernel in &result.kernels {
             let (family, busy) = (kernel.family(), wire(kernel.busy.as_ref()));
-            let known = self.kernels.iter_mut().find(|k| k.family == family && k.backend == kernel.backend);
+            let known = self
+                .kernels
+                .iter_mut()
+                .find(|k| k.family == family && k.backend == kernel.backend);
             match known {
                 Some(known) => {
                     known.busy += busy;

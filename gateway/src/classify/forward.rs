@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use deltagate_decider::{Plan, PlannedSequence, Projection, RowSelection, SequenceOutput};
 use deltagate_mesh::{
-    deadline::set_remaining,
+    deadline::{exceeded, set_remaining},
     error::{Code, ServiceError},
     trace::{client_span, end_client_span, inject_span},
 };
 use deltagate_proto::v1::{
-    self, ForwardRequest, ForwardResult, executor_service_client::ExecutorServiceClient, forward_response::Event as Heard,
-    readout,
+    self, ForwardRequest, ForwardResult, executor_service_client::ExecutorServiceClient,
+    forward_response::Event as Heard, readout,
 };
 use tonic::{Request, Status};
 use tonic_types::StatusExt;
@@ -56,7 +56,7 @@ impl Rounds<'_> {
         self.stage.set("forward");
         let span = client_span(METHOD);
         let _counted = InFlight::enter(&lease.in_flight);
-        let heard = self.call(lease, sequences, plan.noncausal_full_attention, step, from, &span);
+        let heard = self.call(lease, plan, sequences, step, from, &span);
         let result = heard.instrument(span.clone()).await;
         match result {
             Ok(result) => {
@@ -80,8 +80,8 @@ impl Rounds<'_> {
     async fn call(
         &mut self,
         lease: &Lease,
+        plan: &Plan,
         sequences: &[PlannedSequence],
-        noncausal_full_attention: bool,
         step: u32,
         from: usize,
         span: &tracing::Span,
@@ -90,7 +90,7 @@ impl Rounds<'_> {
             permit: Some(lease.permit.clone()),
             capability_fingerprint: lease.fingerprint.clone(),
             sequences: sequences.iter().map(wire_sequence).collect(),
-            noncausal_full_attention,
+            noncausal_full_attention: plan.noncausal_full_attention,
             segment_events: self.events.is_some(),
         };
         let mut request = Request::new(message);
@@ -101,10 +101,12 @@ impl Rounds<'_> {
         let mut stream = client.forward(request).await?.into_inner();
         while let Some(response) = stream.message().await? {
             match response.event {
-                Some(Heard::Accepted(_)) => self.tell_accepted(sequences),
+                Some(Heard::Accepted(_)) => self.tell_accepted(plan.sequences.len(), plan.input_tokens()),
                 Some(Heard::Segment(mut segment)) => {
                     segment.step = step;
-                    segment.sequence = segment.sequence.saturating_add(u32::try_from(from).unwrap_or(u32::MAX));
+                    segment.sequence = segment
+                        .sequence
+                        .saturating_add(u32::try_from(from).unwrap_or(u32::MAX));
                     self.tell(Event::Segment(segment));
                 }
                 Some(Heard::Result(result)) => return Ok(result),
@@ -112,24 +114,32 @@ impl Rounds<'_> {
             }
         }
         // A short read never becomes an answer.
-        Err(Status::unavailable("the executor ended the call without a result"))
+        Err(Status::unavailable(
+            "the executor ended the call without a result",
+        ))
     }
 
-    /// Once per request, for the first plan that is queued.
-    fn tell_accepted(&mut self, sequences: &[PlannedSequence]) {
+    /// Once per request, when its first step is queued.
+    pub(super) fn tell_accepted(&mut self, sequences: usize, input_tokens: u64) {
         if self.accepted || self.events.is_none() {
             return;
         }
         self.accepted = true;
+        let sequences = u32::try_from(sequences).unwrap_or(u32::MAX);
         self.tell(Event::Accepted {
             request_id: self.request_id.clone(),
-            sequences: u32::try_from(sequences.len()).unwrap_or(u32::MAX),
-            input_tokens: sequences.iter().map(|sequence| sequence.token_ids.len() as u64).sum(),
+            sequences,
+            input_tokens,
         });
     }
 
     /// An answer is complete, finite, and of the binding that was asked for, or it is an error.
-    fn check(&self, lease: &Lease, expected: usize, result: &ForwardResult) -> Result<Vec<SequenceOutput>, Failure> {
+    fn check(
+        &self,
+        lease: &Lease,
+        expected: usize,
+        result: &ForwardResult,
+    ) -> Result<Vec<SequenceOutput>, Failure> {
         let broken = |what: &str| Failure::from(ServiceError::internal("EXECUTOR_ANSWER_INVALID", what));
         if result.capability_fingerprint != lease.fingerprint {
             return Err(broken("the executor answered with another binding"));
@@ -139,7 +149,9 @@ impl Rounds<'_> {
         }
         let rows = result.outputs.iter().flat_map(|output| &output.rows);
         if !rows.flat_map(|row| &row.values).all(|value| value.is_finite()) {
-            return Err(ServiceError::internal("NOT_FINITE", "the executor gave a value that is not finite").into());
+            return Err(
+                ServiceError::internal("NOT_FINITE", "the executor gave a value that is not finite").into(),
+            );
         }
         let outputs = result.outputs.iter().map(|output| SequenceOutput {
             rows: output.rows.iter().map(|row| row.values.clone()).collect(),
@@ -151,7 +163,12 @@ impl Rounds<'_> {
         let retry_after = self.classifier.config.limits.retry_after;
         // No service of the mesh speaks without ErrorInfo: this status was made by a transport on the way.
         let on_the_way = status.get_details_error_info().is_none();
-        if on_the_way && matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal) {
+        if on_the_way
+            && matches!(
+                error.code,
+                Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal
+            )
+        {
             let lost = ServiceError::unavailable("EXECUTOR_UNREACHABLE", "the executor cannot be reached")
                 .retry_after(retry_after);
             return Failure::OtherExecutor("EXECUTOR_UNREACHABLE", Box::new(lost));
@@ -161,7 +178,11 @@ impl Rounds<'_> {
             Failure::FreshPermit(Box::new(away))
         };
         match error.reason.as_ref() {
-            "FINGERPRINT_MISMATCH" | "PERMIT_MISSING" | "PERMIT_INVALID" | "PERMIT_EXPIRED" | "EXECUTOR_NOT_READY"
+            "FINGERPRINT_MISMATCH"
+            | "PERMIT_MISSING"
+            | "PERMIT_INVALID"
+            | "PERMIT_EXPIRED"
+            | "EXECUTOR_NOT_READY"
             | "LOADING" => fresh(error),
             "DRAINING" => {
                 let leaving = ServiceError::unavailable("DRAINING", error.message).retry_after(retry_after);
@@ -170,12 +191,18 @@ impl Rounds<'_> {
             _ => {
                 match error.code {
                     // These say that the plan is wrong, which is never the caller's fault: it did not make the plan.
-                    Code::InvalidArgument | Code::NotFound | Code::Unimplemented | Code::OutOfRange | Code::Unknown => {
+                    Code::InvalidArgument
+                    | Code::NotFound
+                    | Code::Unimplemented
+                    | Code::OutOfRange
+                    | Code::Unknown => {
                         error.code = Code::Internal;
                         error.fields.clear();
                     }
                     // The caller did not cancel, or this would not run any more.
                     Code::Cancelled => error.code = Code::Unavailable,
+                    // The client's own timer knows no stage.
+                    Code::DeadlineExceeded if error.fact("stage").is_none() => error = exceeded("forward"),
                     _ => {}
                 }
                 if matches!(error.code, Code::ResourceExhausted | Code::Unavailable) {
@@ -196,7 +223,9 @@ fn way_back(deadline: Instant) -> Instant {
 
 /// The first sequences that fit one plan of this permit.
 fn fitting<'p>(sequences: &'p [PlannedSequence], lease: &Lease) -> Result<&'p [PlannedSequence], Failure> {
-    let most = usize::try_from(lease.max_plan_sequences).unwrap_or(MAX_SEQUENCES).clamp(1, MAX_SEQUENCES);
+    let most = usize::try_from(lease.max_plan_sequences)
+        .unwrap_or(MAX_SEQUENCES)
+        .clamp(1, MAX_SEQUENCES);
     let mut tokens = 0u64;
     let mut count = 0;
     for sequence in sequences.iter().take(most) {
@@ -207,7 +236,10 @@ fn fitting<'p>(sequences: &'p [PlannedSequence], lease: &Lease) -> Result<&'p [P
         count += 1;
     }
     if count == 0 {
-        let message = format!("a prompt has {tokens} tokens, policy allows {}", lease.max_plan_tokens);
+        let message = format!(
+            "a prompt has {tokens} tokens, policy allows {}",
+            lease.max_plan_tokens
+        );
         return Err(Failure::Final(Box::new(Refusal::prompt_too_long(message))));
     }
     Ok(sequences.get(..count).unwrap_or_default())
@@ -217,18 +249,23 @@ fn wire_sequence(sequence: &PlannedSequence) -> v1::Sequence {
     let rows = match &sequence.read {
         RowSelection::Last => readout::Rows::Last(v1::LastRow {}),
         RowSelection::All => readout::Rows::All(v1::AllRows {}),
-        RowSelection::Positions(positions) => {
-            readout::Rows::Positions(v1::RowPositions { positions: positions.clone() })
-        }
+        RowSelection::Positions(positions) => readout::Rows::Positions(v1::RowPositions {
+            positions: positions.clone(),
+        }),
     };
     let projection = match &sequence.projection {
         Projection::Hidden => readout::Projection::Hidden(v1::HiddenRow {}),
         Projection::OutputEmbedding(token_ids) => {
-            readout::Projection::OutputEmbedding(v1::OutputEmbeddingRows { token_ids: token_ids.clone() })
+            readout::Projection::OutputEmbedding(v1::OutputEmbeddingRows {
+                token_ids: token_ids.clone(),
+            })
         }
     };
     v1::Sequence {
         token_ids: sequence.token_ids.clone(),
-        readout: Some(v1::Readout { rows: Some(rows), projection: Some(projection) }),
+        readout: Some(v1::Readout {
+            rows: Some(rows),
+            projection: Some(projection),
+        }),
     }
 }

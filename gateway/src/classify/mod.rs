@@ -8,6 +8,6 @@ mod refusal;
 mod resolve;
 mod rounds;
 
-pub use call::{Call, Caller, Classified, Event, Events, KernelTime, Timings, new_request_id};
+pub use call::{Call, Classified, Decode, Event, Events, KernelTime, Timings, new_request_id};
 pub use classifier::Classifier;
 pub use refusal::Refusal;

@@ -17,8 +17,12 @@ pub(super) fn resolve(
     if let Some(obstacle) = assessment.mesh.first() {
         return Err(obstacle.to_error(config.limits.retry_after).into());
     }
-    let served: BTreeSet<&str> =
-        assessment.executors.iter().map(|executor| executor.model_name()).filter(|name| !name.is_empty()).collect();
+    let served: BTreeSet<&str> = assessment
+        .executors
+        .iter()
+        .map(|executor| executor.model_name())
+        .filter(|name| !name.is_empty())
+        .collect();
     let asked = asked.or(config.default_model.as_deref());
     let name = match asked {
         Some(asked) => config.aliases.get(asked).map_or(asked, String::as_str),
@@ -31,20 +35,26 @@ pub(super) fn resolve(
     if served.contains(name) {
         return Ok(name.to_owned());
     }
-    let unnamed = assessment.executors.iter().find(|executor| executor.model_name().is_empty());
+    let unnamed = assessment
+        .executors
+        .iter()
+        .find(|executor| executor.model_name().is_empty());
     if let Some(obstacle) = unnamed.and_then(|executor| executor.verdict.as_ref().err()) {
         return Err(obstacle.to_error(config.limits.retry_after).into());
     }
     // The name itself is text of the caller and is not repeated.
-    Err(ServiceError::not_found("MODEL_NOT_FOUND", "no such model is served").field(
-        "model",
-        "MODEL_NOT_FOUND",
-        "is not served",
+    Err(
+        ServiceError::not_found("MODEL_NOT_FOUND", "no such model is served")
+            .field("model", "MODEL_NOT_FOUND", "is not served")
+            .into(),
     )
-    .into())
 }
 
 fn ambiguous(count: usize) -> Refusal {
     let message = format!("a model must be named, {count} are served");
-    Refusal::Request(RequestError::unanswerable(Violation::new(["model".into()], "MODEL_REQUIRED", message)))
+    Refusal::Request(RequestError::unanswerable(Violation::new(
+        ["model".into()],
+        "MODEL_REQUIRED",
+        message,
+    )))
 }

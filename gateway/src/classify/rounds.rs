@@ -4,10 +4,7 @@
 //! the new one; when only the permit ran out, the run is repeated with a fresh permit. Both within `swap_wait`.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::AtomicBool,
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -17,7 +14,7 @@ use deltagate_decider::{
 use deltagate_mesh::{deadline::exceeded, error::ServiceError};
 
 use super::{
-    call::{Call, Caller, Classified, Decode, Event, Events, Timings},
+    call::{Call, Classified, Decode, Event, Events, Timings},
     classifier::Classifier,
     forward::Failure,
     progress::Stage,
@@ -26,7 +23,7 @@ use super::{
 };
 use crate::{
     tokenizer::{BrakedTokenizer, RaiseOnDrop},
-    view::{Avoid, Lease, Model, Obstacle, RequestFacts},
+    view::{Avoid, Lease, Model, Obstacle},
 };
 
 /// Up to this much text is rendered and tokenised on the reactor: about 1 ms.
@@ -51,14 +48,18 @@ pub(super) struct Rounds<'a> {
     decode: Option<Decode>,
     text_bytes: usize,
     arrived: Instant,
-    caller: Caller,
     patience: Duration,
     gone: Arc<AtomicBool>,
     _raise: RaiseOnDrop,
 }
 
 impl<'a> Rounds<'a> {
-    pub(super) fn new(classifier: &'a Classifier, stage: &'a Stage, call: Call, events: Option<Events>) -> Self {
+    pub(super) fn new(
+        classifier: &'a Classifier,
+        stage: &'a Stage,
+        call: Call,
+        events: Option<Events>,
+    ) -> Self {
         let gone = Arc::new(AtomicBool::new(false));
         Self {
             classifier,
@@ -74,7 +75,6 @@ impl<'a> Rounds<'a> {
             decode: Some(call.decode),
             text_bytes: call.text_bytes,
             arrived: call.arrived,
-            caller: call.caller,
             patience: classifier.config.swap_wait,
             _raise: RaiseOnDrop(Arc::clone(&gone)),
             gone,
@@ -87,10 +87,15 @@ impl<'a> Rounds<'a> {
         drop(assessment);
         let lease = self.acquire(&model, None).await?;
         let request = Arc::new(self.decode(&lease.model).await?);
-        self.ask_policy(&model, &request)?;
         let (answers, fingerprint) = self.answer(&model, &request).await?;
         self.timings.total = self.arrived.elapsed();
-        Ok(Classified { request_id: self.request_id, model, answers, fingerprint, timings: self.timings })
+        Ok(Classified {
+            request_id: self.request_id,
+            model,
+            answers,
+            fingerprint,
+            timings: self.timings,
+        })
     }
 
     async fn decode(&mut self, model: &Model) -> Result<DecisionRequest, Refusal> {
@@ -100,16 +105,20 @@ impl<'a> Rounds<'a> {
         let family = Arc::clone(&model.family);
         let request = self.off_reactor(move || decode(family.as_ref())).await??;
         // Every question, and every group of options, shows the state again.
-        let shows: usize = request.questions.iter().map(|question| match &question.criteria {
-            Criteria::Choice(options) => 1 + options.len() / 26,
-            Criteria::Score(_) | Criteria::Noul { .. } => 1,
-        }).sum();
+        let shows: usize = request
+            .questions
+            .iter()
+            .map(|question| match &question.criteria {
+                Criteria::Choice(options) => 1 + options.len() / 26,
+                Criteria::Score(_) | Criteria::Noul { .. } => 1,
+            })
+            .sum();
         self.text_bytes = self.text_bytes.saturating_mul(shows.max(1));
         Ok(request)
     }
 
     /// The request rules of the active bundle, in this process.
-    fn ask_policy(&mut self, model: &str, request: &DecisionRequest) -> Result<(), Refusal> {
+    fn ask_policy(&mut self, model: &str, request: &DecisionRequest, first: &Step) -> Result<(), Refusal> {
         self.stage.set("policy");
         let span = tracing::info_span!("policy", deltagate.policy.revision = tracing::field::Empty);
         let _entered = span.enter();
@@ -121,7 +130,7 @@ impl<'a> Rounds<'a> {
             assessment.mesh.first().unwrap_or(&gone).to_error(retry_after)
         })?;
         span.record("deltagate.policy.revision", bundle.revision());
-        let verdict = bundle.allow(&RequestFacts { caller: &self.caller, model, request });
+        let verdict = bundle.allow(model, request, first);
         self.timings.policy += begun.elapsed();
         Ok(verdict?)
     }
@@ -140,9 +149,11 @@ impl<'a> Rounds<'a> {
             tracing::info!("the binding changed during a request, which starts anew");
         }
         let retry_after = self.classifier.config.limits.retry_after;
-        Err(ServiceError::unavailable("FINGERPRINT_MISMATCH", "the binding keeps changing")
-            .retry_after(retry_after)
-            .into())
+        Err(
+            ServiceError::unavailable("FINGERPRINT_MISMATCH", "the binding keeps changing")
+                .retry_after(retry_after)
+                .into(),
+        )
     }
 
     /// `None`: the binding changed after something had been computed with the former one.
@@ -156,10 +167,14 @@ impl<'a> Rounds<'a> {
         let mut pinned: Option<String> = None;
         let mut number = 0;
         let (mut decider, mut step) = self.start(request, loaded).await?;
+        self.ask_policy(model, request, &step)?;
         loop {
             let plan = match step {
                 Step::Run(plan) => plan,
-                Step::Done(answers) => return self.done(answers, pinned, model).await.map(Some),
+                Step::Done(answers) => {
+                    self.tell_accepted(0, 0);
+                    return self.done(answers, pinned, model).await.map(Some);
+                }
             };
             self.check_size(&plan)?;
             let mut outputs = Vec::with_capacity(plan.sequences.len());
@@ -225,7 +240,10 @@ impl<'a> Rounds<'a> {
             };
             if !obstacle.is_passing() || self.patience.is_zero() {
                 let retry_after = self.classifier.config.limits.retry_after;
-                let error = self.last_failure.take().unwrap_or_else(|| obstacle.to_error(retry_after));
+                let error = self
+                    .last_failure
+                    .take()
+                    .unwrap_or_else(|| obstacle.to_error(retry_after));
                 return Err(error.into());
             }
             self.stage.set("binding");
@@ -242,9 +260,15 @@ impl<'a> Rounds<'a> {
         request: &Arc<DecisionRequest>,
         model: &Arc<Model>,
     ) -> Result<(Box<dyn Decider>, Step), Refusal> {
-        let tokenizer =
-            BrakedTokenizer::new(Arc::clone(&model.tokenizer), self.deadline, Arc::clone(&self.gone));
-        let cx = FamilyContext { tokenizer: Arc::new(tokenizer), max_tokens: model.max_tokens };
+        let tokenizer = BrakedTokenizer::new(
+            Arc::clone(&model.tokenizer),
+            self.deadline,
+            Arc::clone(&self.gone),
+        );
+        let cx = FamilyContext {
+            tokenizer: Arc::new(tokenizer),
+            max_tokens: model.max_tokens,
+        };
         let (family, request) = (Arc::clone(&model.family), Arc::clone(request));
         self.tokenize(move || {
             let mut decider = family.start(&request, &cx)?;
@@ -283,7 +307,10 @@ impl<'a> Rounds<'a> {
     }
 
     /// Runs work on text: on a blocking thread when there is much of it, a bounded number at a time.
-    async fn off_reactor<R: Send + 'static>(&mut self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, Refusal> {
+    async fn off_reactor<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, Refusal> {
         if self.text_bytes <= LIGHT_TEXT_BYTES {
             return Ok(work());
         }

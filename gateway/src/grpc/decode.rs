@@ -10,10 +10,15 @@ use deltagate_proto::v1;
 pub(super) fn decode(request: v1::ClassifyRequest, limits: &Limits) -> Result<DecisionRequest, RequestError> {
     let mut found = Found::default();
     let state = request.state.and_then(|state| found.state(state));
-    let questions = request.questions.into_iter().enumerate().filter_map(|(index, question)| {
-        found.question(question, &["questions".into(), index.into()])
-    });
-    let decoded = DecisionRequest { questions: questions.collect(), state };
+    let questions = request
+        .questions
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, question)| found.question(question, &["questions".into(), index.into()]));
+    let decoded = DecisionRequest {
+        questions: questions.collect(),
+        state,
+    };
     found.into_result()?;
     limits.check(&decoded)?;
     Ok(decoded)
@@ -37,13 +42,19 @@ impl Found {
         if self.0.is_empty() {
             return Ok(());
         }
-        Err(RequestError { kind: RequestErrorKind::Unanswerable, violations: self.0 })
+        Err(RequestError {
+            kind: RequestErrorKind::Unanswerable,
+            violations: self.0,
+        })
     }
 
     fn state(&mut self, state: v1::Content) -> Option<Content> {
         let path = ["state".into()];
         let content = self.content(state, &path)?;
-        let empty = content.is_null() || content.as_text().is_some_and(|text| python::strip(text).is_empty());
+        let empty = content.is_null()
+            || content
+                .as_text()
+                .is_some_and(|text| python::strip(text).is_empty());
         if empty {
             self.add(&path, "EMPTY_STATE", "the state is empty");
         }
@@ -51,8 +62,9 @@ impl Found {
     }
 
     fn question(&mut self, question: v1::Question, path: &[PathSegment]) -> Option<Question> {
-        let instructions =
-            question.instructions.and_then(|content| self.content(content, &under(path, ["instructions"])));
+        let instructions = question
+            .instructions
+            .and_then(|content| self.content(content, &under(path, ["instructions"])));
         let criteria = match question.criteria {
             None => {
                 self.add(path, "MISSING", "one of choice, score, noul is required");
@@ -76,7 +88,11 @@ impl Found {
                 }
             }
         };
-        Some(Question { id: question.id, instructions, criteria })
+        Some(Question {
+            id: question.id,
+            instructions,
+            criteria,
+        })
     }
 
     fn options(&mut self, options: Vec<v1::ChoiceOption>, path: &[PathSegment]) -> Vec<ChoiceOption> {
@@ -87,7 +103,10 @@ impl Found {
                 path.extend([index.into(), "description".into()]);
                 self.content(content, &path)
             });
-            decoded.push(ChoiceOption { name: option.name, description });
+            decoded.push(ChoiceOption {
+                name: option.name,
+                description,
+            });
         }
         decoded
     }
@@ -109,19 +128,20 @@ impl Found {
                 None
             }
             Some(v1::content::Kind::Text(text)) => Some(Content::Text(text)),
-            Some(v1::content::Kind::Json(text)) => {
-                match parse_json(&text, &JsonLimits::STRICT) {
-                    Ok(value) => Some(Content::Json(value)),
-                    Err(error) => {
-                        self.add(&under(path, ["json"]), error.kind.reason(), error.to_string());
-                        None
-                    }
+            Some(v1::content::Kind::Json(text)) => match parse_json(&text, &JsonLimits::STRICT) {
+                Ok(value) => Some(Content::Json(value)),
+                Err(error) => {
+                    self.add(&under(path, ["json"]), error.kind.reason(), error.to_string());
+                    None
                 }
-            }
+            },
         }
     }
 }
 
 fn under<const N: usize>(path: &[PathSegment], keys: [&'static str; N]) -> Vec<PathSegment> {
-    path.iter().cloned().chain(keys.into_iter().map(PathSegment::from)).collect()
+    path.iter()
+        .cloned()
+        .chain(keys.into_iter().map(PathSegment::from))
+        .collect()
 }

@@ -12,7 +12,10 @@ pub(super) fn encode(classified: Classified) -> v1::ClassifyResponse {
         .answers
         .answers
         .into_iter()
-        .map(|(question_id, answer)| v1::Answer { question_id, answer: Some(encode_answer(answer)) })
+        .map(|(question_id, answer)| v1::Answer {
+            question_id,
+            answer: Some(encode_answer(answer)),
+        })
         .collect();
     v1::ClassifyResponse {
         model: classified.model,
@@ -29,14 +32,27 @@ pub(super) fn encode(classified: Classified) -> v1::ClassifyResponse {
 
 fn encode_answer(answer: Answer) -> v1::answer::Answer {
     match answer {
-        Answer::Choice { choice, confidence, probabilities } => {
+        Answer::Choice {
+            choice,
+            confidence,
+            probabilities,
+        } => {
             let probabilities = probabilities
                 .into_iter()
                 .map(|(name, probability)| v1::OptionProbability { name, probability })
                 .collect();
-            v1::answer::Answer::Choice(v1::ChoiceAnswer { choice, confidence, probabilities })
+            v1::answer::Answer::Choice(v1::ChoiceAnswer {
+                choice,
+                confidence,
+                probabilities,
+            })
         }
-        Answer::Score { score, confidence, probabilities, legend } => {
+        Answer::Score {
+            score,
+            confidence,
+            probabilities,
+            legend,
+        } => {
             let probabilities = (0u32..)
                 .zip(probabilities.into_iter().zip(legend))
                 .map(|(level, (probability, legend))| v1::LevelProbability {
@@ -45,7 +61,11 @@ fn encode_answer(answer: Answer) -> v1::answer::Answer {
                     legend: Some(encode_content(legend)),
                 })
                 .collect();
-            v1::answer::Answer::Score(v1::ScoreAnswer { score, confidence, probabilities })
+            v1::answer::Answer::Score(v1::ScoreAnswer {
+                score,
+                confidence,
+                probabilities,
+            })
         }
         Answer::Noul { noul } => v1::answer::Answer::Noul(v1::NoulAnswer { noul }),
     }

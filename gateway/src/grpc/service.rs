@@ -10,22 +10,21 @@ use std::{
 use deltagate_decider::Limits;
 use deltagate_mesh::{deadline::Deadline, error::ServiceError};
 use deltagate_proto::v1::{
-    ClassifyAccepted, ClassifyRequest, ClassifyResponse, ClassifyStreamRequest,
-    ClassifyStreamResponse, classifier_service_server::ClassifierService,
-    classify_stream_response::Event as WireEvent,
+    ClassifyAccepted, ClassifyRequest, ClassifyResponse, ClassifyStreamRequest, ClassifyStreamResponse,
+    classifier_service_server::ClassifierService, classify_stream_response::Event as WireEvent,
 };
 use futures::{Future, Stream};
+use prost::Message;
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver},
     task::JoinHandle,
 };
-use prost::Message;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{decode::decode, encode::encode};
-use crate::classify::{Call, Caller, Classified, Classifier, Event, Refusal, new_request_id};
+use crate::classify::{Call, Classified, Classifier, Event, Refusal, new_request_id};
 
 /// The gRPC face of a classifier.
 #[derive(Clone)]
@@ -44,7 +43,13 @@ impl ClassifierFace {
         let text_bytes = request.encoded_len();
         let model = Some(request.model.clone()).filter(|name| !name.is_empty());
         let max_questions = self.classifier.config().limits.max_questions;
-        let request = decode(request, &Limits { max_questions, ..Limits::default() })?;
+        let request = decode(
+            request,
+            &Limits {
+                max_questions,
+                ..Limits::default()
+            },
+        )?;
         let request_id = new_request_id();
         tracing::Span::current().set_attribute("deltagate.request_id", request_id.clone());
         Ok(Call {
@@ -54,7 +59,6 @@ impl ClassifierFace {
             text_bytes,
             arrived: envelope.arrived,
             deadline: self.classifier.deadline(envelope.arrived, envelope.deadline),
-            caller: envelope.caller,
         })
     }
 }
@@ -63,7 +67,6 @@ impl ClassifierFace {
 struct Envelope {
     arrived: Instant,
     deadline: Option<Instant>,
-    caller: Caller,
 }
 
 impl Envelope {
@@ -71,17 +74,25 @@ impl Envelope {
         Self {
             arrived: Instant::now(),
             deadline: Deadline::from_request(request),
-            caller: Caller { face: "grpc", peer: request.remote_addr().map(|address| address.ip()) },
         }
     }
 }
 
 #[tonic::async_trait]
 impl ClassifierService for ClassifierFace {
-    async fn classify(&self, request: Request<ClassifyRequest>) -> Result<Response<ClassifyResponse>, Status> {
+    async fn classify(
+        &self,
+        request: Request<ClassifyRequest>,
+    ) -> Result<Response<ClassifyResponse>, Status> {
         let envelope = Envelope::of(&request);
-        let call = self.call(envelope, request.into_inner()).map_err(Refusal::into_status)?;
-        let classified = self.classifier.classify(call, None).await.map_err(Refusal::into_status)?;
+        let call = self
+            .call(envelope, request.into_inner())
+            .map_err(Refusal::into_status)?;
+        let classified = self
+            .classifier
+            .classify(call, None)
+            .await
+            .map_err(Refusal::into_status)?;
         Ok(Response::new(encode(classified)))
     }
 
@@ -106,7 +117,10 @@ impl ClassifierService for ClassifierFace {
         let classifier = Arc::clone(&self.classifier);
         let work = async move { classifier.classify(call, Some(sender)).await };
         let task = tokio::spawn(work.instrument(tracing::Span::current()));
-        Ok(Response::new(EventStream { events: Some(events), task: Some(task) }))
+        Ok(Response::new(EventStream {
+            events: Some(events),
+            task: Some(task),
+        }))
     }
 }
 
@@ -136,13 +150,17 @@ impl Stream for EventStream {
                 Poll::Ready(None) => self.events = None,
             }
         }
-        let Some(task) = &mut self.task else { return Poll::Ready(None) };
-        let Poll::Ready(joined) = Pin::new(task).poll(cx) else { return Poll::Pending };
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready(joined) = Pin::new(task).poll(cx) else {
+            return Poll::Pending;
+        };
         self.task = None;
         let last = match joined {
-            Ok(Ok(classified)) => {
-                Ok(ClassifyStreamResponse { event: Some(WireEvent::Answers(encode(classified))) })
-            }
+            Ok(Ok(classified)) => Ok(ClassifyStreamResponse {
+                event: Some(WireEvent::Answers(encode(classified))),
+            }),
             Ok(Err(refusal)) => Err(nested(refusal)),
             Err(_) => Err(ServiceError::internal("INTERNAL", "the request was interrupted").into()),
         };
@@ -160,9 +178,15 @@ impl Drop for EventStream {
 
 fn wire(event: Event) -> ClassifyStreamResponse {
     let event = match event {
-        Event::Accepted { request_id, sequences, input_tokens } => {
-            WireEvent::Accepted(ClassifyAccepted { request_id, sequences, input_tokens })
-        }
+        Event::Accepted {
+            request_id,
+            sequences,
+            input_tokens,
+        } => WireEvent::Accepted(ClassifyAccepted {
+            request_id,
+            sequences,
+            input_tokens,
+        }),
         Event::Segment(segment) => WireEvent::Segment(segment),
     };
     ClassifyStreamResponse { event: Some(event) }

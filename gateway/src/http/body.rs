@@ -32,7 +32,10 @@ pub(super) async fn read(mut request: Request, max: usize) -> Result<Bytes, Body
     check_content_type(request.headers())?;
     lower_encoding(request.headers_mut());
     let collect = service_fn(move |request: http::Request<_>| async move {
-        let collected = Limited::new(request.into_body(), max).collect().await.map_err(|error| explain(&*error))?;
+        let collected = Limited::new(request.into_body(), max)
+            .collect()
+            .await
+            .map_err(|error| explain(&*error))?;
         Ok::<_, BodyError>(Response::new(Full::new(collected.to_bytes())))
     });
     let bounded = request.map(|body: Body| Limited::new(body, max));
@@ -40,7 +43,11 @@ pub(super) async fn read(mut request: Request, max: usize) -> Result<Bytes, Body
     if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
         return Err(BodyError::Encoding);
     }
-    let collected = response.into_body().collect().await.map_err(|_| BodyError::Unreadable)?;
+    let collected = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|_| BodyError::Unreadable)?;
     Ok(collected.to_bytes())
 }
 
@@ -81,7 +88,9 @@ fn explain(error: &(dyn std::error::Error + 'static)) -> BodyError {
             return BodyError::TooLarge;
         }
         // io::Error hides what it wraps from `source`.
-        let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let inside = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
         cause = match inside {
             Some(inside) => Some(inside),
             None => error.source(),
@@ -98,7 +107,12 @@ mod tests {
 
     use super::*;
 
-    async fn try_read(encoding: Option<&str>, content_type: &str, body: Vec<u8>, max: usize) -> Result<Bytes, BodyError> {
+    async fn try_read(
+        encoding: Option<&str>,
+        content_type: &str,
+        body: Vec<u8>,
+        max: usize,
+    ) -> Result<Bytes, BodyError> {
         let mut request = Request::builder().header("content-type", content_type);
         if let Some(encoding) = encoding {
             request = request.header("content-encoding", encoding);
@@ -115,12 +129,23 @@ mod tests {
     #[tokio::test]
     async fn encodings_are_decoded() {
         let zstd = zstd::encode_all(&b"{}"[..], 3).unwrap();
-        for (encoding, body) in
-            [(None, b"{}".to_vec()), (Some("zstd"), zstd.clone()), (Some("ZSTD"), zstd), (Some("gzip"), gzip(b"{}")), (Some("identity"), b"{}".to_vec())]
-        {
-            assert_eq!(try_read(encoding, "application/json", body, 100).await.unwrap(), "{}", "{encoding:?}");
+        for (encoding, body) in [
+            (None, b"{}".to_vec()),
+            (Some("zstd"), zstd.clone()),
+            (Some("ZSTD"), zstd),
+            (Some("gzip"), gzip(b"{}")),
+            (Some("identity"), b"{}".to_vec()),
+        ] {
+            assert_eq!(
+                try_read(encoding, "application/json", body, 100).await.unwrap(),
+                "{}",
+                "{encoding:?}"
+            );
         }
-        assert_eq!(try_read(Some("br"), "application/json", b"{}".to_vec(), 100).await, Err(BodyError::Encoding));
+        assert_eq!(
+            try_read(Some("br"), "application/json", b"{}".to_vec(), 100).await,
+            Err(BodyError::Encoding)
+        );
     }
 
     #[tokio::test]
@@ -128,34 +153,67 @@ mod tests {
         let bomb = vec![b' '; 50_000_000];
         let small = zstd::encode_all(&bomb[..], 3).unwrap();
         assert!(small.len() < 10_000);
-        assert_eq!(try_read(Some("zstd"), "application/json", small, 10_000).await, Err(BodyError::TooLarge));
-        assert_eq!(try_read(Some("gzip"), "application/json", gzip(&bomb), 100_000).await, Err(BodyError::TooLarge));
+        assert_eq!(
+            try_read(Some("zstd"), "application/json", small, 10_000).await,
+            Err(BodyError::TooLarge)
+        );
+        assert_eq!(
+            try_read(Some("gzip"), "application/json", gzip(&bomb), 100_000).await,
+            Err(BodyError::TooLarge)
+        );
     }
 
     #[tokio::test]
     async fn the_size_on_the_wire_is_bounded_too() {
-        let noise: Vec<u8> = (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let noise: Vec<u8> = (0..4000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
         let body = zstd::encode_all(&noise[..], 3).unwrap();
         assert!(body.len() > 1000);
-        assert_eq!(try_read(Some("zstd"), "application/json", body, 1000).await, Err(BodyError::TooLarge));
-        assert_eq!(try_read(None, "application/json", noise, 1000).await, Err(BodyError::TooLarge));
+        assert_eq!(
+            try_read(Some("zstd"), "application/json", body, 1000).await,
+            Err(BodyError::TooLarge)
+        );
+        assert_eq!(
+            try_read(None, "application/json", noise, 1000).await,
+            Err(BodyError::TooLarge)
+        );
     }
 
     #[tokio::test]
     async fn what_is_cut_or_not_in_its_encoding_is_unreadable() {
         let mut cut = zstd::encode_all(&b"some text that is long enough to be cut"[..], 3).unwrap();
         cut.truncate(cut.len() - 3);
-        assert_eq!(try_read(Some("zstd"), "application/json", cut, 1000).await, Err(BodyError::Unreadable));
-        assert_eq!(try_read(Some("gzip"), "application/json", b"{}".to_vec(), 1000).await, Err(BodyError::Unreadable));
+        assert_eq!(
+            try_read(Some("zstd"), "application/json", cut, 1000).await,
+            Err(BodyError::Unreadable)
+        );
+        assert_eq!(
+            try_read(Some("gzip"), "application/json", b"{}".to_vec(), 1000).await,
+            Err(BodyError::Unreadable)
+        );
     }
 
     #[tokio::test]
     async fn content_types() {
-        for ok in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\""] {
+        for ok in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/json;charset=\"utf-8\"",
+        ] {
             assert!(try_read(None, ok, b"{}".to_vec(), 100).await.is_ok(), "{ok}");
         }
-        for bad in ["text/plain", "application/json; charset=latin-1", "application/x-www-form-urlencoded", ""] {
-            assert_eq!(try_read(None, bad, b"{}".to_vec(), 100).await, Err(BodyError::ContentType), "{bad}");
+        for bad in [
+            "text/plain",
+            "application/json; charset=latin-1",
+            "application/x-www-form-urlencoded",
+            "",
+        ] {
+            assert_eq!(
+                try_read(None, bad, b"{}".to_vec(), 100).await,
+                Err(BodyError::ContentType),
+                "{bad}"
+            );
         }
         let multipart = try_read(None, "multipart/form-data; boundary=x", Vec::new(), 100).await;
         assert_eq!(multipart, Err(BodyError::Multipart));

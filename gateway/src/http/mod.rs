@@ -21,7 +21,7 @@ pub(crate) struct Face {
     pub(crate) readiness: Arc<Readiness>,
 }
 
-/// All routes. Serve it with connection info, so that policy sees the caller's address.
+/// All routes.
 pub(crate) fn router(face: Face) -> Router {
     Router::new()
         .route("/v1/systemone", routing::post(systemone::classify))

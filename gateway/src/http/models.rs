@@ -51,20 +51,29 @@ fn describe(model: &ModelInfo) -> String {
 }
 
 fn release_date(model: &ModelInfo) -> &str {
-    if model.release_date.is_empty() { UNKNOWN_DATE } else { &model.release_date }
+    if model.release_date.is_empty() {
+        UNKNOWN_DATE
+    } else {
+        &model.release_date
+    }
 }
 
 /// Seconds since 1970 of `YYYY-MM-DD`, by the civil calendar; 0 for anything else.
 fn created(date: &str) -> i64 {
     let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
-    let (Some(Some(year)), Some(Some(month)), Some(Some(day))) = (parts.next(), parts.next(), parts.next()) else {
+    let (Some(Some(year)), Some(Some(month)), Some(Some(day))) = (parts.next(), parts.next(), parts.next())
+    else {
         return 0;
     };
     if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return 0;
     }
     // Years begin in March, so that the leap day is the last of its year.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
     (days - 719_468) * 86_400
 }

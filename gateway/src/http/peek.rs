@@ -45,7 +45,10 @@ mod tests {
     #[test]
     fn the_last_string_counts() {
         let peek = |body: &str| model(body.as_bytes()).ok();
-        assert_eq!(peek(r#"{"model":"a","state":{"model":"b"}}"#), Some(Some("a".into())));
+        assert_eq!(
+            peek(r#"{"model":"a","state":{"model":"b"}}"#),
+            Some(Some("a".into()))
+        );
         assert_eq!(peek(r#"{"model":"a","model":"b"}"#), Some(Some("b".into())));
         assert_eq!(peek(r#"{"model":7,"x":1e400}"#), Some(None));
         assert_eq!(peek(r#"{"model":""}"#), Some(None));

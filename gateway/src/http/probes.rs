@@ -35,7 +35,11 @@ pub(super) async fn health(State(face): State<Face>) -> Response {
         "images": false,
         "reasons": judged.reasons,
     });
-    let status = if judged.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if judged.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, Json(body)).into_response()
 }
 
@@ -49,13 +53,20 @@ pub(super) async fn ready(State(face): State<Face>) -> Response {
     if face.readiness.judge().ready {
         Json(json!({"status": "ready"})).into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "unavailable"}))).into_response()
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({"status": "unavailable"})),
+        )
+            .into_response()
     }
 }
 
 /// Names of all bound backends, such as `cpu.chunked+cpu.conv1d`.
 fn backend(snapshot: &CapabilitySnapshot) -> String {
-    let bound = snapshot.bindings.iter().filter(|binding| binding.state() == BindingState::Bound);
+    let bound = snapshot
+        .bindings
+        .iter()
+        .filter(|binding| binding.state() == BindingState::Bound);
     let names: BTreeSet<&str> = bound.map(|binding| binding.backend.as_str()).collect();
     names.into_iter().collect::<Vec<_>>().join("+")
 }
@@ -64,7 +75,10 @@ fn backend(snapshot: &CapabilitySnapshot) -> String {
 fn bindings(snapshot: &CapabilitySnapshot) -> Map<String, Value> {
     let named = snapshot.bindings.iter().map(|binding| {
         let bound = binding.state() == BindingState::Bound;
-        (family_name(binding.family()), bound.then(|| binding.backend.clone()).into())
+        (
+            family_name(binding.family()),
+            bound.then(|| binding.backend.clone()).into(),
+        )
     });
     named.collect()
 }

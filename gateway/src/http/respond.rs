@@ -62,7 +62,10 @@ pub(super) fn body_error(error: &BodyError) -> Response {
     let body = systemone::error_body(reason, &message);
     let mut response = finish(status, body, ServiceError::invalid_argument(reason, message));
     if *error == BodyError::Encoding {
-        response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("zstd, gzip, identity"));
+        response.headers_mut().insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("zstd, gzip, identity"),
+        );
     }
     response
 }
@@ -71,7 +74,11 @@ pub(super) fn body_error(error: &BodyError) -> Response {
 pub(super) fn slow_body() -> Response {
     let message = "the body did not come in time";
     let body = systemone::error_body("BODY_TIMEOUT", message);
-    finish(StatusCode::REQUEST_TIMEOUT, body, ServiceError::deadline_exceeded("BODY_TIMEOUT", message))
+    finish(
+        StatusCode::REQUEST_TIMEOUT,
+        body,
+        ServiceError::deadline_exceeded("BODY_TIMEOUT", message),
+    )
 }
 
 pub(super) async fn unknown_route() -> Response {
@@ -82,17 +89,30 @@ pub(super) async fn unknown_route() -> Response {
 pub(super) async fn wrong_method() -> Response {
     let message = "the method is not allowed on this route";
     let body = systemone::error_body("METHOD_NOT_ALLOWED", message);
-    finish(StatusCode::METHOD_NOT_ALLOWED, body, ServiceError::unimplemented("METHOD_NOT_ALLOWED", message))
+    finish(
+        StatusCode::METHOD_NOT_ALLOWED,
+        body,
+        ServiceError::unimplemented("METHOD_NOT_ALLOWED", message),
+    )
 }
 
 /// The error goes along for the span, which ends outside.
 fn finish(status: StatusCode, body: Value, error: ServiceError) -> Response {
     let mut response = (status, Json(body)).into_response();
-    if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+    if matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    ) {
         // Whole seconds, rounded up; the SDK's finer header beside it.
         let (seconds, millis) = match error.retry_after {
-            Some(delay) => (delay.as_millis().div_ceil(1000).max(1).to_string(), delay.as_millis().to_string()),
-            None => (DEFAULT_RETRY_SECONDS.to_string(), (DEFAULT_RETRY_SECONDS * 1000).to_string()),
+            Some(delay) => (
+                delay.as_millis().div_ceil(1000).max(1).to_string(),
+                delay.as_millis().to_string(),
+            ),
+            None => (
+                DEFAULT_RETRY_SECONDS.to_string(),
+                (DEFAULT_RETRY_SECONDS * 1000).to_string(),
+            ),
         };
         let headers = response.headers_mut();
         if let (Ok(seconds), Ok(millis)) = (HeaderValue::try_from(seconds), HeaderValue::try_from(millis)) {

@@ -1,10 +1,10 @@
 //! `POST /v1/systemone`.
 
-use std::{net::SocketAddr, time::{Duration, Instant}};
+use std::time::{Duration, Instant};
 
 use axum::{
     Extension, Json,
-    extract::{ConnectInfo, Request, State},
+    extract::{Request, State},
     response::{IntoResponse, Response},
 };
 use deltagate_decider::{Family, systemone};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Face, body, envelope::RequestId, peek, respond};
 use crate::{
-    classify::{Call, Caller, Classified, Timings},
+    classify::{Call, Classified, Timings},
     view::family_name,
 };
 
@@ -25,7 +25,6 @@ pub(super) async fn classify(
     let classifier = &face.classifier;
     let limits = &classifier.config().limits;
     let deadline = classifier.deadline(arrived, None);
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
 
     let read = body::read(request, limits.max_body_bytes);
     let bytes = match tokio::time::timeout_at(deadline.into(), read).await {
@@ -54,7 +53,6 @@ pub(super) async fn classify(
         text_bytes,
         arrived,
         deadline,
-        caller: Caller { face: "http", peer },
     };
     match classifier.classify(call, None).await {
         Ok(classified) => Json(render(classified)).into_response(),

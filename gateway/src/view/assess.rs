@@ -1,13 +1,14 @@
 //! From what was heard to what may be used: unknown, stale, expired or unreachable means no.
 
 use std::{
-    sync::{Arc, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
-use deltagate_proto::v1::{
-    BindingState, CapabilitySnapshot, ExecutorPhase, KernelFamily, SignedPermit,
-};
+use deltagate_proto::v1::{BindingState, CapabilitySnapshot, ExecutorPhase, KernelFamily, SignedPermit};
 use tonic::transport::Channel;
 
 use super::{
@@ -39,7 +40,10 @@ pub struct AssessedExecutor {
 impl AssessedExecutor {
     /// Name of the model it serves; empty while it is not known.
     pub fn model_name(&self) -> &str {
-        self.snapshot.model.as_ref().map_or("", |model| model.name.as_str())
+        self.snapshot
+            .model
+            .as_ref()
+            .map_or("", |model| model.name.as_str())
     }
 }
 
@@ -77,14 +81,20 @@ impl Assessment {
         if self.is_ready() {
             return Vec::new();
         }
-        let executors = self.executors.iter().filter_map(|executor| executor.verdict.as_ref().err());
+        let executors = self
+            .executors
+            .iter()
+            .filter_map(|executor| executor.verdict.as_ref().err());
         self.mesh.iter().chain(executors).cloned().collect()
     }
 
     /// What can be used now.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         let usable = self.mesh.is_empty();
-        self.executors.iter().filter(move |_| usable).filter_map(|executor| executor.verdict.as_ref().ok())
+        self.executors
+            .iter()
+            .filter(move |_| usable)
+            .filter_map(|executor| executor.verdict.as_ref().ok())
     }
 
     /// The least busy executor that serves this model, one with the binding `prefer` first; or what stands in the
@@ -96,15 +106,25 @@ impl Assessment {
         let mut best: Option<&Lease> = None;
         let mut telling: Option<Obstacle> = None;
         let rank = |lease: &Lease| {
-            (prefer != Some(lease.fingerprint.as_str()), lease.in_flight.load(Ordering::Relaxed))
+            (
+                prefer != Some(lease.fingerprint.as_str()),
+                lease.in_flight.load(Ordering::Relaxed),
+            )
         };
-        for executor in self.executors.iter().filter(|executor| executor.model_name() == model) {
+        for executor in self
+            .executors
+            .iter()
+            .filter(|executor| executor.model_name() == model)
+        {
             let judged = executor.verdict.as_ref().map_err(Obstacle::clone);
             match judged.and_then(|lease| avoid.check(lease).map(|()| lease)) {
                 Ok(lease) if best.is_none_or(|best| rank(lease) < rank(best)) => best = Some(lease),
                 Ok(_) => {}
                 Err(obstacle) => {
-                    if telling.as_ref().is_none_or(|told| obstacle.is_passing() && !told.is_passing()) {
+                    if telling
+                        .as_ref()
+                        .is_none_or(|told| obstacle.is_passing() && !told.is_passing())
+                    {
                         telling = Some(obstacle);
                     }
                 }
@@ -141,7 +161,10 @@ impl Avoid {
             return Err(Obstacle::away(reason, "the executor was lost during the request"));
         }
         if self.refused.contains(&lease.permit.signature) {
-            return Err(Obstacle::passing("PERMIT_INVALID", "the executor wants a fresh permit"));
+            return Err(Obstacle::passing(
+                "PERMIT_INVALID",
+                "the executor wants a fresh permit",
+            ));
         }
         Ok(())
     }
@@ -155,22 +178,35 @@ pub(super) fn assess(facts: &Facts, follow: &FollowConfig, now: Instant) -> Asse
     let policy = facts.policy.as_ref().filter(|policy| fresh(policy.received));
     let bundle = match policy {
         None => {
-            mesh.push(Obstacle::away("POLICY_UNREACHABLE", "policy service was not heard of lately"));
+            mesh.push(Obstacle::away(
+                "POLICY_UNREACHABLE",
+                "policy service was not heard of lately",
+            ));
             None
         }
         Some(policy) => match &policy.bundle {
             Ok(bundle) => Some(Arc::clone(bundle)),
             Err(problem) => {
-                mesh.push(Obstacle::precondition("POLICY_DENIED", "policy/bundle", problem.clone()));
+                mesh.push(Obstacle::precondition(
+                    "POLICY_DENIED",
+                    "policy/bundle",
+                    problem.clone(),
+                ));
                 None
             }
         },
     };
 
-    let capability = facts.capability.as_ref().filter(|capability| fresh(capability.received));
+    let capability = facts
+        .capability
+        .as_ref()
+        .filter(|capability| fresh(capability.received));
     let mut executors = Vec::new();
     match capability {
-        None => mesh.push(Obstacle::away("CAPABILITY_UNREACHABLE", "capability service was not heard of lately")),
+        None => mesh.push(Obstacle::away(
+            "CAPABILITY_UNREACHABLE",
+            "capability service was not heard of lately",
+        )),
         Some(capability) => {
             for seen in capability.executors.iter().filter(|seen| now < seen.lease_until) {
                 let instance = seen.snapshot.instance_id.as_str();
@@ -183,14 +219,21 @@ pub(super) fn assess(facts: &Facts, follow: &FollowConfig, now: Instant) -> Asse
                     follow,
                     now,
                 );
-                executors.push(AssessedExecutor { snapshot: Arc::clone(&seen.snapshot), verdict });
+                executors.push(AssessedExecutor {
+                    snapshot: Arc::clone(&seen.snapshot),
+                    verdict,
+                });
             }
             if executors.is_empty() {
                 mesh.push(Obstacle::away("NO_EXECUTOR", "no executor is registered"));
             }
         }
     }
-    Assessment { mesh, bundle, executors }
+    Assessment {
+        mesh,
+        bundle,
+        executors,
+    }
 }
 
 fn judge(
@@ -205,22 +248,34 @@ fn judge(
     let snapshot = &seen.snapshot;
     judge_phase(snapshot, refusal)?;
 
-    let executor = executor
-        .ok_or_else(|| Obstacle::passing("EXECUTOR_UNREACHABLE", "executor was just discovered"))?;
+    let executor =
+        executor.ok_or_else(|| Obstacle::passing("EXECUTOR_UNREACHABLE", "executor was just discovered"))?;
     // A ping may take as long as a view may be old: two in a row that fail are one too many.
-    let reached = executor.reached.is_some_and(|at| now.saturating_duration_since(at) < follow.stale_after);
+    let reached = executor
+        .reached
+        .is_some_and(|at| now.saturating_duration_since(at) < follow.stale_after);
     if !reached {
         return Err(Obstacle::away("EXECUTOR_UNREACHABLE", "executor does not answer"));
     }
 
-    let permit = permit.ok_or_else(|| Obstacle::passing("PERMIT_MISSING", "no permit for this executor yet"))?;
+    let permit =
+        permit.ok_or_else(|| Obstacle::passing("PERMIT_MISSING", "no permit for this executor yet"))?;
     if permit.fingerprint != snapshot.fingerprint {
-        return Err(Obstacle::passing("FINGERPRINT_MISMATCH", "the permit is for another binding"));
+        return Err(Obstacle::passing(
+            "FINGERPRINT_MISMATCH",
+            "the permit is for another binding",
+        ));
     }
     if bundle.is_none_or(|bundle| bundle.revision() != permit.bundle_revision) {
-        return Err(Obstacle::passing("PERMIT_INVALID", "the permit is of another bundle"));
+        return Err(Obstacle::passing(
+            "PERMIT_INVALID",
+            "the permit is of another bundle",
+        ));
     }
-    let usable_until = permit.valid_until.checked_sub(follow.permit_margin).unwrap_or(permit.valid_until);
+    let usable_until = permit
+        .valid_until
+        .checked_sub(follow.permit_margin)
+        .unwrap_or(permit.valid_until);
     if now >= usable_until {
         return Err(Obstacle::passing("PERMIT_EXPIRED", "the permit has run out"));
     }
@@ -256,16 +311,19 @@ fn judge_phase(snapshot: &CapabilitySnapshot, refusal: Option<&Vec<String>>) -> 
         ExecutorPhase::Draining => return Err(Obstacle::away("DRAINING", "executor is draining")),
         ExecutorPhase::Unspecified | ExecutorPhase::Failed => {
             return Err(unbound(snapshot).unwrap_or_else(|| {
-                Obstacle::away("EXECUTOR_NOT_READY", told("executor has failed", &snapshot.reasons))
+                Obstacle::away(
+                    "EXECUTOR_NOT_READY",
+                    told("executor has failed", &snapshot.reasons),
+                )
             }));
         }
         ExecutorPhase::AwaitingPolicy | ExecutorPhase::Ready => {}
     }
     // A family that is not bound stands in the way only where policy asks for it: a READY executor was allowed.
-    if refusal.is_some() || phase == ExecutorPhase::AwaitingPolicy {
-        if let Some(obstacle) = unbound(snapshot) {
-            return Err(obstacle);
-        }
+    if (refusal.is_some() || phase == ExecutorPhase::AwaitingPolicy)
+        && let Some(obstacle) = unbound(snapshot)
+    {
+        return Err(obstacle);
     }
     if let Some(reasons) = refusal {
         let subject = format!("executor/{}", snapshot.instance_id);
@@ -282,14 +340,20 @@ fn judge_phase(snapshot: &CapabilitySnapshot, refusal: Option<&Vec<String>>) -> 
         ));
     }
     if snapshot.fingerprint.is_empty() {
-        return Err(Obstacle::away("EXECUTOR_NOT_READY", "executor names no fingerprint"));
+        return Err(Obstacle::away(
+            "EXECUTOR_NOT_READY",
+            "executor names no fingerprint",
+        ));
     }
     Ok(())
 }
 
 /// The first kernel family that is not bound.
 fn unbound(snapshot: &CapabilitySnapshot) -> Option<Obstacle> {
-    let missing = snapshot.bindings.iter().find(|binding| binding.state() != BindingState::Bound)?;
+    let missing = snapshot
+        .bindings
+        .iter()
+        .find(|binding| binding.state() != BindingState::Bound)?;
     let family = family_name(missing.family());
     Some(Obstacle::precondition(
         "KERNEL_NOT_BOUND",
@@ -300,9 +364,16 @@ fn unbound(snapshot: &CapabilitySnapshot) -> Option<Obstacle> {
 
 /// `KERNEL_FAMILY_CONV1D` as `conv1d`.
 pub fn family_name(family: KernelFamily) -> String {
-    family.as_str_name().trim_start_matches("KERNEL_FAMILY_").to_ascii_lowercase()
+    family
+        .as_str_name()
+        .trim_start_matches("KERNEL_FAMILY_")
+        .to_ascii_lowercase()
 }
 
 fn told(what: &str, reasons: &[String]) -> String {
-    if reasons.is_empty() { what.to_owned() } else { format!("{what}: {}", reasons.join("; ")) }
+    if reasons.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {}", reasons.join("; "))
+    }
 }

@@ -41,7 +41,14 @@ pub async fn follow_capability(view: Arc<MeshView>, channel: Channel, stop: Canc
 }
 
 fn read(message: CapabilityServiceWatchResponse, now: Instant) -> CapabilityFacts {
-    CapabilityFacts { received: now, executors: message.executors.into_iter().filter_map(|entry| seen(entry, now)).collect() }
+    CapabilityFacts {
+        received: now,
+        executors: message
+            .executors
+            .into_iter()
+            .filter_map(|entry| seen(entry, now))
+            .collect(),
+    }
 }
 
 /// An entry without snapshot, lease or age says nothing that could be relied on, so it is left out.
@@ -50,5 +57,8 @@ fn seen(entry: ExecutorEntry, now: Instant) -> Option<SeenExecutor> {
     let lease = Duration::try_from(entry.lease?).ok()?;
     let age = Duration::try_from(entry.age.unwrap_or_default()).ok()?;
     let lease_until = now.checked_add(lease.checked_sub(age)?)?;
-    Some(SeenExecutor { snapshot: Arc::new(snapshot), lease_until })
+    Some(SeenExecutor {
+        snapshot: Arc::new(snapshot),
+        lease_until,
+    })
 }

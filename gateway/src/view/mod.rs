@@ -14,7 +14,7 @@ mod state;
 mod tender;
 
 pub use assess::{AssessedExecutor, Assessment, Avoid, Lease, family_name};
-pub use bundle::{ActiveBundle, RequestFacts};
+pub use bundle::ActiveBundle;
 pub use capability::follow_capability;
 pub use model::Model;
 pub use obstacle::{Obstacle, ObstacleKind};

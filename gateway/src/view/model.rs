@@ -1,6 +1,6 @@
 //! Learns a model from its executor: the card from `Describe`, the tokenizer from `GetArtifact` by digest.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use deltagate_decider::{Family, FamilyContext, FamilyError};
 use deltagate_proto::v1::{
@@ -61,6 +61,8 @@ pub(super) enum ModelError {
     Tokenizer(#[from] TokenizerError),
     #[error("loading was interrupted")]
     Interrupted,
+    #[error("executor does not answer in time")]
+    Late,
 }
 
 impl From<Status> for ModelError {
@@ -69,11 +71,25 @@ impl From<Status> for ModelError {
     }
 }
 
+/// Bounds one step of loading: an executor that hangs here is asked again.
+async fn in_time<F: Future>(step: F) -> Result<F::Output, ModelError> {
+    tokio::time::timeout(Duration::from_secs(5), step)
+        .await
+        .map_err(|_| ModelError::Late)
+}
+
 /// Loads the model with this digest.
-pub(super) async fn load_model(channel: Channel, digest: &str, assets: &AssetCache) -> Result<Model, ModelError> {
+pub(super) async fn load_model(
+    channel: Channel,
+    digest: &str,
+    assets: &AssetCache,
+) -> Result<Model, ModelError> {
     let mut client = ExecutorServiceClient::new(channel);
-    let described = client.describe(DescribeRequest {}).await?.into_inner();
-    let info = described.snapshot.and_then(|snapshot| snapshot.model).ok_or(ModelError::NoModel)?;
+    let described = in_time(client.describe(DescribeRequest {})).await??.into_inner();
+    let info = described
+        .snapshot
+        .and_then(|snapshot| snapshot.model)
+        .ok_or(ModelError::NoModel)?;
     if info.digest != digest {
         return Err(ModelError::OtherModel);
     }
@@ -86,7 +102,10 @@ pub(super) async fn load_model(channel: Channel, digest: &str, assets: &AssetCac
         .find(|artifact| artifact.name == "tokenizer.json")
         .ok_or(ModelError::NoTokenizer)?;
     let tokenizer = assets.tokenizer(&mut client, &artifact.sha256).await?;
-    let cx = FamilyContext { tokenizer: Arc::<HfTokenizer>::clone(&tokenizer), max_tokens: card.max_tokens };
+    let cx = FamilyContext {
+        tokenizer: Arc::<HfTokenizer>::clone(&tokenizer),
+        max_tokens: card.max_tokens,
+    };
     family.check(&cx)?;
     Ok(Model {
         name: info.name,
@@ -107,7 +126,10 @@ const KEPT_TOKENIZERS: usize = 4;
 
 impl AssetCache {
     pub(super) fn new(max_bytes: u64) -> Self {
-        Self { max_bytes, kept: Mutex::default() }
+        Self {
+            max_bytes,
+            kept: Mutex::default(),
+        }
     }
 
     async fn tokenizer(
@@ -136,13 +158,17 @@ impl AssetCache {
         client: &mut ExecutorServiceClient<Channel>,
         sha256: &str,
     ) -> Result<Vec<u8>, ModelError> {
-        let request = GetArtifactRequest { sha256: sha256.to_owned() };
-        let mut stream = client.get_artifact(request).await?.into_inner();
+        let request = GetArtifactRequest {
+            sha256: sha256.to_owned(),
+        };
+        let mut stream = in_time(client.get_artifact(request)).await??.into_inner();
         let mut bytes = Vec::new();
         let mut hash = Sha256::new();
-        while let Some(piece) = stream.message().await? {
+        while let Some(piece) = in_time(stream.message()).await?? {
             if (bytes.len() + piece.chunk.len()) as u64 > self.max_bytes {
-                return Err(ModelError::TooLarge { limit: self.max_bytes });
+                return Err(ModelError::TooLarge {
+                    limit: self.max_bytes,
+                });
             }
             hash.update(&piece.chunk);
             bytes.extend_from_slice(&piece.chunk);

@@ -32,17 +32,35 @@ pub enum ObstacleKind {
 impl Obstacle {
     /// Something is away.
     pub fn away(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), kind: ObstacleKind::Away }
+        Self {
+            reason,
+            message: message.into(),
+            kind: ObstacleKind::Away,
+        }
     }
 
     /// Something is being replaced.
     pub fn passing(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), kind: ObstacleKind::Passing }
+        Self {
+            reason,
+            message: message.into(),
+            kind: ObstacleKind::Passing,
+        }
     }
 
     /// Something must be changed by a person.
-    pub fn precondition(reason: &'static str, subject: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), kind: ObstacleKind::Precondition { subject: subject.into() } }
+    pub fn precondition(
+        reason: &'static str,
+        subject: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            kind: ObstacleKind::Precondition {
+                subject: subject.into(),
+            },
+        }
     }
 
     /// Whether a request waits for it to pass.
@@ -61,13 +79,11 @@ impl Obstacle {
             ObstacleKind::Away | ObstacleKind::Passing => {
                 ServiceError::unavailable(self.reason, self.message.clone()).retry_after(retry_after)
             }
-            ObstacleKind::Precondition { subject } => {
-                ServiceError::failed_precondition(self.reason, self.message.clone()).precondition(
-                    self.reason,
-                    subject.clone(),
-                    self.message.clone(),
-                )
-            }
+            ObstacleKind::Precondition { subject } => ServiceError::failed_precondition(
+                self.reason,
+                self.message.clone(),
+            )
+            .precondition(self.reason, subject.clone(), self.message.clone()),
         }
     }
 }

@@ -31,27 +31,47 @@ pub async fn follow_policy(
 ) {
     let config = view.follow.clone();
     let open = || {
-        let request = PolicyServiceWatchRequest { gateway_id: gateway_id.clone() };
+        let request = PolicyServiceWatchRequest {
+            gateway_id: gateway_id.clone(),
+        };
         let mut client = PolicyServiceClient::new(channel.clone());
         async move { Ok(client.watch(request).await?.into_inner()) }
     };
-    keep_following("policy", config.stale_after, backoff(&config), stop, open, |message, turn| {
-        hear(&view, message, turn);
-    })
+    keep_following(
+        "policy",
+        config.stale_after,
+        backoff(&config),
+        stop,
+        open,
+        |message, turn| {
+            hear(&view, message, turn);
+        },
+    )
     .await;
 }
 
 fn hear(view: &MeshView, mut message: PolicyServiceWatchResponse, turn: Turn) {
     let received = Instant::now();
     let fresh_bundle = message.bundle.take().map(|bundle| {
-        ActiveBundle::compile(&bundle).map(Arc::new).inspect_err(|problem| {
-            tracing::error!(problem, "the policy bundle cannot be used; every request is refused");
-        })
+        ActiveBundle::compile(&bundle)
+            .map(Arc::new)
+            .inspect_err(|problem| {
+                tracing::error!(
+                    problem,
+                    "the policy bundle cannot be used; every request is refused"
+                );
+            })
     });
-    let permits =
-        message.permits.into_iter().filter_map(|issued| held(issued, received)).collect::<HashMap<_, _>>();
-    let refusals =
-        message.refusals.into_iter().map(|refusal| (refusal.instance_id, refusal.reasons)).collect();
+    let permits = message
+        .permits
+        .into_iter()
+        .filter_map(|issued| held(issued, received))
+        .collect::<HashMap<_, _>>();
+    let refusals = message
+        .refusals
+        .into_iter()
+        .map(|refusal| (refusal.instance_id, refusal.reasons))
+        .collect();
     view.update(|facts| {
         let known = facts.policy.take().map(|policy| policy.bundle);
         // The first message of a watch carries the bundle; a bundle of an earlier watch may be of another service.
@@ -60,7 +80,12 @@ fn hear(view: &MeshView, mut message: PolicyServiceWatchResponse, turn: Turn) {
             (None, Turn::Later, Some(bundle)) => bundle,
             (None, ..) => Err("policy service sent no bundle".to_owned()),
         };
-        facts.policy = Some(PolicyFacts { received, bundle, permits, refusals });
+        facts.policy = Some(PolicyFacts {
+            received,
+            bundle,
+            permits,
+            refusals,
+        });
     });
 }
 
@@ -69,7 +94,9 @@ fn held(issued: IssuedPermit, received: Instant) -> Option<(String, HeldPermit)>
     let signed = issued.permit?;
     let claims = PermitClaims::decode(signed.claims.clone()).ok()?;
     let valid_for = Duration::try_from(issued.valid_for?).ok()?;
-    if claims.instance_id != issued.instance_id || claims.capability_fingerprint != issued.capability_fingerprint {
+    if claims.instance_id != issued.instance_id
+        || claims.capability_fingerprint != issued.capability_fingerprint
+    {
         return None;
     }
     let permit = HeldPermit {

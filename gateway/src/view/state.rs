@@ -30,7 +30,7 @@ pub struct MeshView {
 
 /// Everything that was heard.
 #[derive(Default)]
-pub struct Facts {
+pub(super) struct Facts {
     /// From the capability service; `None` until it was heard.
     pub capability: Option<CapabilityFacts>,
     /// From the policy service; `None` until it was heard.
@@ -40,7 +40,7 @@ pub struct Facts {
 }
 
 /// The last capability view.
-pub struct CapabilityFacts {
+pub(super) struct CapabilityFacts {
     /// When it came.
     pub received: Instant,
     /// Its executors, in the order of the registry.
@@ -49,7 +49,7 @@ pub struct CapabilityFacts {
 
 /// An executor in the registry.
 #[derive(Clone)]
-pub struct SeenExecutor {
+pub(super) struct SeenExecutor {
     /// What it has bound.
     pub snapshot: Arc<CapabilitySnapshot>,
     /// Until when its lease holds, if nothing else is heard.
@@ -57,7 +57,7 @@ pub struct SeenExecutor {
 }
 
 /// What policy says.
-pub struct PolicyFacts {
+pub(super) struct PolicyFacts {
     /// When it was last heard.
     pub received: Instant,
     /// The active bundle, or why the one received cannot be used.
@@ -70,7 +70,7 @@ pub struct PolicyFacts {
 
 /// A permit.
 #[derive(Clone)]
-pub struct HeldPermit {
+pub(super) struct HeldPermit {
     /// The binding it is for.
     pub fingerprint: String,
     /// The bundle it was issued under.
@@ -86,7 +86,7 @@ pub struct HeldPermit {
 }
 
 /// What an executor said itself.
-pub struct ExecutorFacts {
+pub(super) struct ExecutorFacts {
     /// Its channel.
     pub channel: Channel,
     /// When it last answered; `None` when it did not, or a call just failed on the way.
@@ -102,7 +102,11 @@ pub struct ExecutorFacts {
 impl MeshView {
     /// A view that has heard nothing.
     pub fn new(follow: FollowConfig) -> Arc<Self> {
-        Arc::new(Self { follow, facts: RwLock::default(), changes: watch::Sender::new(0) })
+        Arc::new(Self {
+            follow,
+            facts: RwLock::default(),
+            changes: watch::Sender::new(0),
+        })
     }
 
     /// What it is worth now.

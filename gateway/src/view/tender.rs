@@ -36,8 +36,14 @@ pub async fn tend_executors(view: Arc<MeshView>, config: Arc<GatewayConfig>, sto
             if tended.contains_key(&instance) {
                 continue;
             }
-            // An endpoint that is no URI is left alone: the executor stays unreachable.
-            let Ok(channel) = channel::lazy(&endpoint, &config.follow) else { continue };
+            let channel = match channel::lazy(&endpoint, &config.follow) {
+                Ok(channel) => channel,
+                // The executor stays unreachable.
+                Err(error) => {
+                    tracing::warn!(instance, %error, "the registry names an endpoint that is none");
+                    continue;
+                }
+            };
             let token = stop.child_token();
             let wake = Arc::new(Notify::new());
             view.update(|facts| {
@@ -77,8 +83,13 @@ pub async fn tend_executors(view: Arc<MeshView>, config: Arc<GatewayConfig>, sto
 /// Instance id to endpoint. A stale view still says whom to tend, so that healing needs no second discovery.
 fn wanted(view: &MeshView) -> HashMap<String, String> {
     view.read(|facts| {
-        let executors = facts.capability.iter().flat_map(|capability| &capability.executors);
-        executors.map(|seen| (seen.snapshot.instance_id.clone(), seen.snapshot.endpoint.clone())).collect()
+        let executors = facts
+            .capability
+            .iter()
+            .flat_map(|capability| &capability.executors);
+        executors
+            .map(|seen| (seen.snapshot.instance_id.clone(), seen.snapshot.endpoint.clone()))
+            .collect()
     })
 }
 
@@ -102,10 +113,8 @@ impl Tender {
             let sent = Instant::now();
             let answered = self.ping().await;
             self.view.update(|facts| {
-                if let Some(executor) = facts.executors.get_mut(&self.instance) {
-                    if answered {
-                        executor.reached = Some(sent);
-                    }
+                if answered && let Some(executor) = facts.executors.get_mut(&self.instance) {
+                    executor.reached = Some(sent);
                 }
             });
             tokio::select! {
@@ -118,7 +127,9 @@ impl Tender {
     /// Any answer of a gRPC server counts, also one that says NOT_SERVING: readiness is judged elsewhere.
     async fn ping(&self) -> bool {
         let mut client = HealthClient::new(self.channel.clone());
-        let check = client.check(HealthCheckRequest { service: String::new() });
+        let check = client.check(HealthCheckRequest {
+            service: String::new(),
+        });
         match tokio::time::timeout(self.config.follow.stale_after, check).await {
             Ok(Ok(_)) => true,
             Ok(Err(status)) => matches!(status.code(), tonic::Code::NotFound | tonic::Code::Unimplemented),
@@ -162,7 +173,10 @@ impl Tender {
     fn digest_to_load(&self) -> Option<String> {
         self.view.read(|facts| {
             let capability = facts.capability.as_ref()?;
-            let seen = capability.executors.iter().find(|seen| seen.snapshot.instance_id == self.instance)?;
+            let seen = capability
+                .executors
+                .iter()
+                .find(|seen| seen.snapshot.instance_id == self.instance)?;
             let wanted = &seen.snapshot.model.as_ref()?.digest;
             let loaded = match &facts.executors.get(&self.instance)?.model {
                 Some(Ok(model)) => Some(&model.digest),

@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
-use deltagate_proto::v1::{
-    self, ClassifyStreamRequest, answer::Answer, classify_stream_response::Event,
-};
+use deltagate_proto::v1::{self, ClassifyStreamRequest, answer::Answer, classify_stream_response::Event};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -17,13 +15,19 @@ use crate::support::{
 fn as_http(answer: v1::Answer) -> (String, Value) {
     let value = match answer.answer.unwrap() {
         Answer::Choice(choice) => {
-            let probabilities: serde_json::Map<_, _> =
-                choice.probabilities.iter().map(|p| (p.name.clone(), json!(p.probability))).collect();
+            let probabilities: serde_json::Map<_, _> = choice
+                .probabilities
+                .iter()
+                .map(|p| (p.name.clone(), json!(p.probability)))
+                .collect();
             json!({"type": "choice", "choice": choice.choice, "confidence": choice.confidence, "probabilities": probabilities})
         }
         Answer::Score(score) => {
-            let probabilities: serde_json::Map<_, _> =
-                score.probabilities.iter().map(|p| (p.level.to_string(), json!(p.probability))).collect();
+            let probabilities: serde_json::Map<_, _> = score
+                .probabilities
+                .iter()
+                .map(|p| (p.level.to_string(), json!(p.probability)))
+                .collect();
             let legend: serde_json::Map<_, _> = score
                 .probabilities
                 .iter()
@@ -57,15 +61,29 @@ async fn both_faces_give_the_same_answers() {
     assert_eq!(Value::Object(from_grpc), body["answers"]);
 
     let usage = grpc.usage.unwrap();
-    assert_eq!(body["usage"], json!({"input_tokens": usage.input_tokens, "output_tokens": 0}));
+    assert_eq!(
+        body["usage"],
+        json!({"input_tokens": usage.input_tokens, "output_tokens": 0})
+    );
     assert_eq!((grpc.model.as_str(), &body["model"]), ("mini", &json!("mini")));
-    assert_eq!((grpc.capability_fingerprint.as_str(), &body["capability_fingerprint"]), ("fp-1", &json!("fp-1")));
+    assert_eq!(
+        (
+            grpc.capability_fingerprint.as_str(),
+            &body["capability_fingerprint"]
+        ),
+        ("fp-1", &json!("fp-1"))
+    );
 
     // Both made the same plan: the executor saw the same tokens twice.
     let calls = mesh.executor.calls();
     assert_eq!(calls.len(), 2);
     assert_eq!(calls[0].request.sequences, calls[1].request.sequences);
-    let tokens: usize = calls[0].request.sequences.iter().map(|sequence| sequence.token_ids.len()).sum();
+    let tokens: usize = calls[0]
+        .request
+        .sequences
+        .iter()
+        .map(|sequence| sequence.token_ids.len())
+        .sum();
     assert_eq!(tokens as u64, usage.input_tokens);
 }
 
@@ -75,9 +93,13 @@ async fn the_answer_is_the_softmax_of_the_executors_logits() {
     let response = mesh.classify(small()).await.unwrap();
     let sequence = &mesh.executor.calls()[0].request.sequences[0];
     // Temperature 1.5, as the model card says for choices.
-    let weights: Vec<f64> = (0..3).map(|i| (f64::from(logit(&sequence.token_ids, i)) / 1.5).exp()).collect();
+    let weights: Vec<f64> = (0..3)
+        .map(|i| (f64::from(logit(&sequence.token_ids, i)) / 1.5).exp())
+        .collect();
     let sum: f64 = weights.iter().sum();
-    let Some(Answer::Choice(choice)) = &response.answers[0].answer else { panic!("a choice") };
+    let Some(Answer::Choice(choice)) = &response.answers[0].answer else {
+        panic!("a choice")
+    };
     for (probability, weight) in choice.probabilities.iter().zip(&weights) {
         assert!((probability.probability - weight / sum).abs() < 1e-12);
     }
@@ -97,8 +119,16 @@ async fn timings_say_where_the_time_went() {
     assert!(seconds(timings.tokenize) > Duration::ZERO && seconds(timings.policy) > Duration::ZERO);
     assert!(seconds(timings.total) > seconds(timings.tokenize) + seconds(timings.policy));
     assert_eq!(timings.kernels.len(), 1);
-    assert_eq!((timings.kernels[0].backend.as_str(), timings.kernels[0].launches), ("cpu.chunked", 6));
-    assert_eq!(uuid::Uuid::parse_str(&response.request_id).unwrap().get_version_num(), 7);
+    assert_eq!(
+        (timings.kernels[0].backend.as_str(), timings.kernels[0].launches),
+        ("cpu.chunked", 6)
+    );
+    assert_eq!(
+        uuid::Uuid::parse_str(&response.request_id)
+            .unwrap()
+            .get_version_num(),
+        7
+    );
 }
 
 #[tokio::test]
@@ -111,10 +141,15 @@ async fn a_tournament_takes_several_steps() {
     assert_eq!(sizes, [11, 2, 1]);
     let kernels = &grpc.timings.as_ref().unwrap().kernels;
     assert_eq!(kernels[0].launches, 18, "kernels add up over steps");
-    let tokens: usize =
-        calls.iter().flat_map(|call| &call.request.sequences).map(|sequence| sequence.token_ids.len()).sum();
+    let tokens: usize = calls
+        .iter()
+        .flat_map(|call| &call.request.sequences)
+        .map(|sequence| sequence.token_ids.len())
+        .sum();
     assert_eq!(grpc.usage.as_ref().unwrap().input_tokens, tokens as u64);
-    let Some(Answer::Choice(choice)) = &grpc.answers[0].answer else { panic!("a choice") };
+    let Some(Answer::Choice(choice)) = &grpc.answers[0].answer else {
+        panic!("a choice")
+    };
     assert_eq!(choice.probabilities.len(), 255);
     let sum: f64 = choice.probabilities.iter().map(|p| p.probability).sum();
     assert!((sum - 1.0).abs() < 1e-9);
@@ -137,7 +172,9 @@ async fn a_choice_of_one_needs_no_run() {
 async fn a_stream_tells_progress_and_then_the_answers() {
     let mesh = ready().await;
     let plain = mesh.classify(wide(30)).await.unwrap();
-    let request = ClassifyStreamRequest { request: Some(wide(30)) };
+    let request = ClassifyStreamRequest {
+        request: Some(wide(30)),
+    };
     let mut stream = mesh.client().classify_stream(request).await.unwrap().into_inner();
     let mut accepted = Vec::new();
     let mut segments: BTreeMap<u32, usize> = BTreeMap::new();
@@ -156,7 +193,10 @@ async fn a_stream_tells_progress_and_then_the_answers() {
     let last = last.unwrap();
     assert_eq!(last.answers, plain.answers);
     assert_eq!(accepted.len(), 1);
-    assert_eq!((accepted[0].sequences, &accepted[0].request_id), (2, &last.request_id));
+    assert_eq!(
+        (accepted[0].sequences, &accepted[0].request_id),
+        (2, &last.request_id)
+    );
     // 30 options: two groups, then the final; two segments each.
     assert_eq!(segments, BTreeMap::from([(0, 4), (1, 2)]));
     // Without a stream the executor is not asked for events.
@@ -165,10 +205,31 @@ async fn a_stream_tells_progress_and_then_the_answers() {
 }
 
 #[tokio::test]
+async fn a_stream_without_a_run_is_accepted_too() {
+    let mesh = ready().await;
+    let request = ClassifyStreamRequest {
+        request: Some(ask(vec![choice("q", &["only"])])),
+    };
+    let mut stream = mesh.client().classify_stream(request).await.unwrap().into_inner();
+    let mut next = async || {
+        stream
+            .message()
+            .await
+            .unwrap()
+            .and_then(|response| response.event)
+    };
+    assert!(matches!(next().await, Some(Event::Accepted(event)) if event.sequences == 0));
+    assert!(matches!(next().await, Some(Event::Answers(_))));
+    assert!(next().await.is_none());
+}
+
+#[tokio::test]
 async fn a_slow_reader_does_not_hold_the_executor_up() {
     let mesh = ready().await;
     mesh.executor.segments.store(20_000, Ordering::SeqCst);
-    let request = ClassifyStreamRequest { request: Some(small()) };
+    let request = ClassifyStreamRequest {
+        request: Some(small()),
+    };
     let mut stream = mesh.client().classify_stream(request).await.unwrap().into_inner();
     // Far more events than any socket buffers, and nobody reads: the executor must end all the same.
     let begun = std::time::Instant::now();
@@ -206,8 +267,26 @@ async fn a_plan_is_cut_to_what_the_permit_allows() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = mesh.executor.calls().len();
     let cut = mesh.classify(wide(255)).await.unwrap();
-    let sizes: Vec<usize> =
-        mesh.executor.calls()[before..].iter().map(|call| call.request.sequences.len()).collect();
+    let request = ClassifyStreamRequest {
+        request: Some(wide(255)),
+    };
+    let first = mesh
+        .client()
+        .classify_stream(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap();
+    assert!(
+        matches!(first.unwrap().event, Some(Event::Accepted(event)) if event.sequences == 11),
+        "the step counts, not its first part"
+    );
+    let sizes: Vec<usize> = mesh.executor.calls()[before..before + 5]
+        .iter()
+        .map(|call| call.request.sequences.len())
+        .collect();
     assert_eq!(sizes, [4, 4, 3, 2, 1]);
     assert_eq!(cut.answers, whole.answers);
 }

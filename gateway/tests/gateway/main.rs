@@ -9,7 +9,6 @@ mod executor_errors;
 mod faults;
 mod http_face;
 mod policy_rules;
-mod privacy;
 mod refusals;
 mod support;
 mod swap;

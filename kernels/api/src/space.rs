@@ -70,4 +70,7 @@ pub enum OpError {
     /// The library or the device refused.
     #[error("{0}")]
     Device(String),
+    /// The device cannot be used any more: an error that stays until the process ends.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
 }

@@ -6,12 +6,11 @@ use deltagate_kernels_api::{
     Agreement, AttentionShape, Backend, Bindable, Bound, Candidate, DeltaRuleShape, Identity, KernelFamily, ProbeCase,
     Refusal,
 };
-use rayon::ThreadPool;
 use sha2::{Digest, Sha256};
 
 use crate::{
     Chunked, Cpu, CpuAttention, CpuConv1d, CpuDtype, CpuEmbed, CpuGatedNorm, CpuMlp, CpuNorm, CpuProjection, CpuReadout,
-    Eager, Recurrent, probe,
+    Eager, Pool, Recurrent, probe,
 };
 
 /// Sizes of the model that is going to be served.
@@ -34,7 +33,7 @@ pub struct ModelShapes {
 }
 
 /// Every candidate, for a model of these sizes; probes run on `pool`.
-pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Arc<ThreadPool>) -> Vec<Arc<dyn Bindable<Cpu>>> {
+pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Pool) -> Vec<Arc<dyn Bindable<Cpu>>> {
     const SHARED: &[&str] = &[
         include_str!("buffer.rs"),
         include_str!("element.rs"),
@@ -77,7 +76,7 @@ pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Arc<ThreadPool>)
             families,
             backend,
             context: probe::Context { shapes: *shapes, dtype },
-            pool: Arc::clone(pool),
+            pool: pool.clone(),
         };
         Arc::new(candidate) as Arc<dyn Bindable<Cpu>>
     };
@@ -123,7 +122,7 @@ struct CpuCandidate {
     families: &'static [KernelFamily],
     backend: fn(KernelFamily) -> Backend<Cpu>,
     context: probe::Context,
-    pool: Arc<ThreadPool>,
+    pool: Pool,
 }
 
 impl Candidate for CpuCandidate {
@@ -145,7 +144,7 @@ impl Candidate for CpuCandidate {
     }
 
     fn check(&self, family: KernelFamily, case: &ProbeCase) -> Result<Agreement, Refusal> {
-        self.pool.install(|| probe::check(&(self.backend)(family), &self.context, case))
+        self.pool.run(|| probe::check(&(self.backend)(family), &self.context, case))
     }
 
     fn bound(&self, _: KernelFamily) -> Bound {
@@ -153,7 +152,7 @@ impl Candidate for CpuCandidate {
     }
 
     fn time(&self, family: KernelFamily, case: &ProbeCase) -> Result<Duration, Refusal> {
-        self.pool.install(|| probe::time(&(self.backend)(family), &self.context, case))
+        self.pool.run(|| probe::time(&(self.backend)(family), &self.context, case))
     }
 }
 

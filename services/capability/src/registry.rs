@@ -116,7 +116,9 @@ pub struct Registry(Arc<Inner>);
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("id", &self.0.id).finish_non_exhaustive()
+        f.debug_struct("Registry")
+            .field("id", &self.0.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -152,7 +154,12 @@ impl Registry {
     }
 
     fn report_at(&self, report: ReportRequest, now: Instant) -> Result<Accepted, Refused> {
-        let ReportRequest { instance_id, revision, snapshot, leaving } = report;
+        let ReportRequest {
+            instance_id,
+            revision,
+            snapshot,
+            leaving,
+        } = report;
         if instance_id.is_empty() || instance_id.len() > MAX_ID_BYTES {
             return Err(Refused::BadInstanceId);
         }
@@ -176,8 +183,15 @@ impl Registry {
                 return Err(Refused::Full(executors));
             }
             (MapEntry::Vacant(slot), Some(snapshot)) => {
-                tracing::info!(instance_id = slot.key(), endpoint = snapshot.endpoint, "executor joined");
-                slot.insert(Known { snapshot: Arc::new(snapshot), heartbeat: now });
+                tracing::info!(
+                    instance_id = slot.key(),
+                    endpoint = snapshot.endpoint,
+                    "executor joined"
+                );
+                slot.insert(Known {
+                    snapshot: Arc::new(snapshot),
+                    heartbeat: now,
+                });
                 self.changed();
                 Accepted::Renewed
             }
@@ -286,7 +300,11 @@ mod tests {
     const LEASE: Duration = Duration::from_millis(1500);
 
     fn registry() -> Registry {
-        Registry::new(Limits { lease: LEASE, executors: 2, snapshot_bytes: 4096 })
+        Registry::new(Limits {
+            lease: LEASE,
+            executors: 2,
+            snapshot_bytes: 4096,
+        })
     }
 
     fn snapshot(id: &str, revision: u64) -> CapabilitySnapshot {
@@ -311,16 +329,28 @@ mod tests {
     fn a_snapshot_makes_known_and_heartbeats_keep_so() {
         let registry = registry();
         let t0 = Instant::now();
-        assert_eq!(registry.report_at(report("a", 1, false), t0), Ok(Accepted::SnapshotWanted));
+        assert_eq!(
+            registry.report_at(report("a", 1, false), t0),
+            Ok(Accepted::SnapshotWanted)
+        );
         assert!(registry.view_at(t0).is_empty());
-        assert_eq!(registry.report_at(report("a", 1, true), t0), Ok(Accepted::Renewed));
-        assert_eq!(registry.report_at(report("a", 1, false), t0 + LEASE / 2), Ok(Accepted::Renewed));
+        assert_eq!(
+            registry.report_at(report("a", 1, true), t0),
+            Ok(Accepted::Renewed)
+        );
+        assert_eq!(
+            registry.report_at(report("a", 1, false), t0 + LEASE / 2),
+            Ok(Accepted::Renewed)
+        );
         let view = registry.view_at(t0 + LEASE);
         assert_eq!(wire::std_duration(view[0].age.as_ref()), Some(LEASE / 2));
         assert!(registry.view_at(t0 + LEASE / 2 + LEASE).is_empty());
         // After a missed lease the snapshot has to come again.
         let later = t0 + LEASE * 3;
-        assert_eq!(registry.report_at(report("a", 1, false), later), Ok(Accepted::SnapshotWanted));
+        assert_eq!(
+            registry.report_at(report("a", 1, false), later),
+            Ok(Accepted::SnapshotWanted)
+        );
     }
 
     #[test]
@@ -328,9 +358,15 @@ mod tests {
         let registry = registry();
         let t0 = Instant::now();
         registry.report_at(report("a", 1, true), t0).unwrap();
-        assert_eq!(registry.report_at(report("a", 2, false), t0 + LEASE / 2), Ok(Accepted::SnapshotWanted));
+        assert_eq!(
+            registry.report_at(report("a", 2, false), t0 + LEASE / 2),
+            Ok(Accepted::SnapshotWanted)
+        );
         assert!(registry.view_at(t0 + LEASE).is_empty());
-        assert_eq!(registry.report_at(report("a", 2, true), t0 + LEASE / 2), Ok(Accepted::Renewed));
+        assert_eq!(
+            registry.report_at(report("a", 2, true), t0 + LEASE / 2),
+            Ok(Accepted::Renewed)
+        );
         assert_eq!(registry.view_at(t0 + LEASE).len(), 1);
     }
 
@@ -348,7 +384,10 @@ mod tests {
         assert_eq!(registry.report(reused), Err(Refused::RevisionReused(2)));
         let mut foreign = report("a", 3, true);
         foreign.snapshot.as_mut().unwrap().instance_id = "b".to_owned();
-        assert_eq!(registry.report(foreign), Err(Refused::Inconsistent("instance_id")));
+        assert_eq!(
+            registry.report(foreign),
+            Err(Refused::Inconsistent("instance_id"))
+        );
         let mut skewed = report("a", 3, true);
         skewed.snapshot.as_mut().unwrap().revision = 4;
         assert_eq!(registry.report(skewed), Err(Refused::Inconsistent("revision")));
@@ -361,13 +400,25 @@ mod tests {
         let t0 = Instant::now();
         registry.report_at(report("a", 1, true), t0).unwrap();
         registry.report_at(report("b", 1, true), t0).unwrap();
-        assert_eq!(registry.report_at(report("c", 1, true), t0), Err(Refused::Full(2)));
-        assert_eq!(registry.report_at(report("c", 1, true), t0 + LEASE), Ok(Accepted::Renewed));
+        assert_eq!(
+            registry.report_at(report("c", 1, true), t0),
+            Err(Refused::Full(2))
+        );
+        assert_eq!(
+            registry.report_at(report("c", 1, true), t0 + LEASE),
+            Ok(Accepted::Renewed)
+        );
         let mut large = report("d", 1, true);
         large.snapshot.as_mut().unwrap().version = "x".repeat(5000);
-        assert!(matches!(registry.report(large), Err(Refused::TooLarge { most: 4096, .. })));
+        assert!(matches!(
+            registry.report(large),
+            Err(Refused::TooLarge { most: 4096, .. })
+        ));
         assert_eq!(registry.report(report("", 1, true)), Err(Refused::BadInstanceId));
-        assert_eq!(registry.report(report(&"x".repeat(129), 1, true)), Err(Refused::BadInstanceId));
+        assert_eq!(
+            registry.report(report(&"x".repeat(129), 1, true)),
+            Err(Refused::BadInstanceId)
+        );
     }
 
     #[test]
@@ -379,7 +430,10 @@ mod tests {
         assert_eq!(count(), 1);
         registry.report(report("a", 1, false)).unwrap();
         assert_eq!(count(), 1);
-        let leave = ReportRequest { leaving: true, ..report("a", 1, false) };
+        let leave = ReportRequest {
+            leaving: true,
+            ..report("a", 1, false)
+        };
         assert_eq!(registry.report(leave.clone()), Ok(Accepted::Left));
         assert_eq!(registry.report(leave), Ok(Accepted::Left));
         assert_eq!(count(), 2);

@@ -26,7 +26,10 @@ pub struct Capability {
 impl Capability {
     /// Serves a registry; watchers hear from it at least every `watch_interval`.
     pub fn new(registry: Registry, watch_interval: Duration) -> Self {
-        Self { registry, watch_interval }
+        Self {
+            registry,
+            watch_interval,
+        }
     }
 }
 
@@ -73,7 +76,10 @@ impl CapabilityService for Capability {
     }
 
     async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status> {
-        let accepted = self.registry.report(request.into_inner()).map_err(ServiceError::from)?;
+        let accepted = self
+            .registry
+            .report(request.into_inner())
+            .map_err(ServiceError::from)?;
         let lease = match accepted {
             Accepted::Renewed => self.registry.limits().lease,
             Accepted::SnapshotWanted | Accepted::Left => Duration::ZERO,

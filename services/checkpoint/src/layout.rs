@@ -88,26 +88,27 @@ impl Layout {
         findings: &mut Vec<Finding>,
     ) {
         let (file, weights) = &shards.files[place.shard];
-        let view = match weights.tensor(&place.name) {
-            Ok(view) => view,
-            Err(error) => return findings.push(error.into()),
-        };
-        if view.shape != shape {
-            let problem = Problem::Shape {
-                expected: shape.to_vec(),
-                actual: view.shape.to_vec(),
-            };
-            findings.push(Finding::of(file, &place.name, problem));
+        match weights.tensor(&place.name) {
+            Ok(view) => {
+                if view.shape != shape {
+                    let problem = Problem::Shape {
+                        expected: shape.to_vec(),
+                        actual: view.shape.to_vec(),
+                    };
+                    findings.push(Finding::of(file, &place.name, problem));
+                }
+                if view.dtype == Dtype::F16 {
+                    findings.push(Finding::of(
+                        file,
+                        &place.name,
+                        Problem::Dtype { dtype: view.dtype },
+                    ));
+                }
+                self.parameters += view.elements() as u64;
+                self.weight_bytes += view.bytes.len() as u64;
+            }
+            Err(error) => findings.push(error.into()),
         }
-        if view.dtype == Dtype::F16 {
-            findings.push(Finding::of(
-                file,
-                &place.name,
-                Problem::Dtype { dtype: view.dtype },
-            ));
-        }
-        self.parameters += view.elements() as u64;
-        self.weight_bytes += view.bytes.len() as u64;
         self.places.insert(name, place);
     }
 

@@ -17,6 +17,7 @@ mod files;
 mod index;
 mod layout;
 mod reader;
+mod scope;
 mod startlux;
 mod tensors;
 

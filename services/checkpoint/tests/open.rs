@@ -338,3 +338,43 @@ fn the_embedded_model_opens_like_any_other() {
         "the same as the folder that it was made from"
     );
 }
+
+#[test]
+fn configs_that_transformers_writes_have_no_unknown_key() {
+    for (name, text) in [
+        (
+            "golden",
+            include_str!("../../../tests/fixtures/backbone/golden.json"),
+        ),
+        ("gva1", include_str!("../../../tests/fixtures/backbone/gva1.json")),
+        ("gva2", include_str!("../../../tests/fixtures/backbone/gva2.json")),
+        ("gva3", include_str!("../../../tests/fixtures/backbone/gva3.json")),
+    ] {
+        let fixture: serde_json::Value = serde_json::from_str(text).unwrap();
+        let config =
+            ModelConfig::from_json(&fixture["config"]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(
+            json!(config.layers.len()),
+            fixture["config"]["num_hidden_layers"],
+            "{name}"
+        );
+    }
+    // What `PreTrainedConfig.to_dict` of transformers 5.24 adds at either level.
+    let bookkeeping = json!({
+        "transformers_version": "5.24.0", "architectures": null, "output_hidden_states": false, "return_dict": true,
+        "dtype": null, "chunk_size_feed_forward": 0, "is_encoder_decoder": false, "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0}, "problem_type": null, "pad_token_id": null, "bos_token_id": null,
+        "eos_token_id": null, "_name_or_path": "", "output_attentions": false
+    });
+    let mut text = text_config();
+    let mut root = nested(json!(null), false);
+    for (key, value) in bookkeeping.as_object().unwrap() {
+        text[key] = value.clone();
+        root[key] = value.clone();
+    }
+    root["text_config"] = text;
+    assert_eq!(
+        ModelConfig::from_json(&root).unwrap(),
+        ModelConfig::from_json(&text_config()).unwrap()
+    );
+}

@@ -40,6 +40,12 @@ impl Failure {
     }
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reasons.join("; "))
+    }
+}
+
 #[derive(Serialize)]
 struct FailureDocument<'a> {
     error: &'a str,

@@ -1,7 +1,8 @@
 //! One service as one process: configuration, telemetry, signals, and the service's own `run`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{process::ExitCode, sync::Arc};
 
+use deltagate_executor::{ConfigSource, LoadConfig};
 use deltagate_mesh::{lifeline, signal, telemetry};
 use tokio_util::sync::CancellationToken;
 
@@ -74,9 +75,14 @@ pub(crate) async fn serve(
     }
 }
 
-/// The executor also follows its configuration file: a change of `[executor.kernels]` is a swap.
+/// The executor also follows its configuration: a change of `[executor.kernels]` is a swap.
 async fn executor(config: Config, sources: Sources, shutdown: CancellationToken) -> Result<(), Failure> {
-    let file: Option<PathBuf> = sources.file.clone();
-    let _ = file;
-    deltagate_executor::run(config.executor, None, shutdown).await.map_err(|e| Failure::failed(chain(&e)))
+    let file = sources.file.clone();
+    let load: LoadConfig = Arc::new(move || {
+        let config = sources.load(&[]).map_err(|e| e.to_string())?.value;
+        Ok(config.executor)
+    });
+    deltagate_executor::run_reloading(config.executor, None, shutdown, ConfigSource { file, load })
+        .await
+        .map_err(|e| Failure::with_code(e.exit_code(), format!("executor: {}", chain(&e))))
 }

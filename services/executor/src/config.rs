@@ -24,9 +24,9 @@ pub struct ExecutorConfig {
     /// Name under which the model is served. Default: the folder's name.
     pub model_name: Option<String>,
     /// Endpoint of the capability service. Default `http://127.0.0.1:50052`.
-    pub capability_endpoint: String,
+    pub capability: String,
     /// Endpoint of the policy service. Default `http://127.0.0.1:50053`.
-    pub policy_endpoint: String,
+    pub policy: String,
     /// dtype in which it computes: `f32` (default) or `bf16`.
     pub dtype: Dtype,
     /// Threads of the device, when the device is a CPU. Default: all of them.
@@ -103,8 +103,8 @@ impl Default for ExecutorConfig {
             advertise: None,
             model: EMBEDDED.to_owned(),
             model_name: None,
-            capability_endpoint: "http://127.0.0.1:50052".to_owned(),
-            policy_endpoint: "http://127.0.0.1:50053".to_owned(),
+            capability: "http://127.0.0.1:50052".to_owned(),
+            policy: "http://127.0.0.1:50053".to_owned(),
             dtype: Dtype::F32,
             threads: None,
             kernels: Preferences::default(),
@@ -124,13 +124,19 @@ impl Default for ExecutorConfig {
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self { max_requests: 64, max_tokens: 65_536 }
+        Self {
+            max_requests: 64,
+            max_tokens: 65_536,
+        }
     }
 }
 
 impl Default for DrainConfig {
     fn default() -> Self {
-        Self { grace: Duration::from_millis(500), timeout: Duration::from_secs(20) }
+        Self {
+            grace: Duration::from_millis(500),
+            timeout: Duration::from_secs(20),
+        }
     }
 }
 
@@ -140,10 +146,28 @@ pub const EMBEDDED: &str = "embedded";
 impl ExecutorConfig {
     /// Refuses what the types cannot: zero intervals, leases shorter than the heartbeat, empty names.
     pub fn validate(&self) -> Result<(), InvalidSetting> {
-        let require = |holds: bool, key, reason| if holds { Ok(()) } else { Err(InvalidSetting { key, reason }) };
-        require(!self.model.is_empty(), "model", "must name a folder or be `embedded`")?;
-        require(self.model_name.as_deref() != Some(""), "model_name", "must not be empty")?;
-        require(self.advertise.as_deref() != Some(""), "advertise", "must not be empty")?;
+        let require = |holds: bool, key, reason| {
+            if holds {
+                Ok(())
+            } else {
+                Err(InvalidSetting { key, reason })
+            }
+        };
+        require(
+            !self.model.is_empty(),
+            "model",
+            "must name a folder or be `embedded`",
+        )?;
+        require(
+            self.model_name.as_deref() != Some(""),
+            "model_name",
+            "must not be empty",
+        )?;
+        require(
+            self.advertise.as_deref() != Some(""),
+            "advertise",
+            "must not be empty",
+        )?;
         require(
             self.advertise.is_some() || !self.listen.ip().is_unspecified(),
             "advertise",
@@ -152,11 +176,27 @@ impl ExecutorConfig {
         require(self.threads != Some(0), "threads", "must be at least 1")?;
         require(self.segment_tokens > 0, "segment_tokens", "must be at least 1")?;
         require(self.max_segments > 0, "max_segments", "must be at least 1")?;
-        require(!self.probe_timeout.is_zero(), "probe_timeout", "must be more than zero")?;
+        require(
+            !self.probe_timeout.is_zero(),
+            "probe_timeout",
+            "must be more than zero",
+        )?;
         require(!self.heartbeat.is_zero(), "heartbeat", "must be more than zero")?;
-        require(!self.call_timeout.is_zero(), "call_timeout", "must be more than zero")?;
-        require(self.lease > self.heartbeat, "lease", "must be longer than `heartbeat`")?;
-        require(!self.watch_config.is_zero(), "watch_config", "must be more than zero")?;
+        require(
+            !self.call_timeout.is_zero(),
+            "call_timeout",
+            "must be more than zero",
+        )?;
+        require(
+            self.lease > self.heartbeat,
+            "lease",
+            "must be longer than `heartbeat`",
+        )?;
+        require(
+            !self.watch_config.is_zero(),
+            "watch_config",
+            "must be more than zero",
+        )?;
         require(!self.watchdog.is_zero(), "watchdog", "must be more than zero")
     }
 
@@ -175,7 +215,10 @@ impl ExecutorConfig {
 
 impl From<QueueConfig> for Limits {
     fn from(config: QueueConfig) -> Self {
-        Self { max_requests: config.max_requests, max_tokens: config.max_tokens }
+        Self {
+            max_requests: config.max_requests,
+            max_tokens: config.max_tokens,
+        }
     }
 }
 
@@ -211,10 +254,19 @@ mod tests {
         .unwrap();
         assert_eq!(config.dtype, Dtype::Bf16);
         assert_eq!(config.heartbeat, Duration::from_millis(250));
-        assert_eq!(config.kernels.get(KernelFamily::DeltaRule), Preference::One("cpu.chunked".to_owned()));
+        assert_eq!(
+            config.kernels.get(KernelFamily::DeltaRule),
+            Preference::One("cpu.chunked".to_owned())
+        );
         assert_eq!(config.kernels.get(KernelFamily::Conv1d).names(), ["a", "b"]);
         assert_eq!(config.kernels.get(KernelFamily::Norm), Preference::Auto);
-        assert_eq!(config.queue, QueueConfig { max_requests: 2, max_tokens: 65_536 });
+        assert_eq!(
+            config.queue,
+            QueueConfig {
+                max_requests: 2,
+                max_tokens: 65_536
+            }
+        );
     }
 
     #[test]

@@ -92,23 +92,26 @@ pub(crate) struct DeviceContext {
 
 /// Starts the device thread. It ends when the queue is closed and empty, or when the device fails.
 pub(crate) fn spawn(context: DeviceContext, loader: Loader) -> std::io::Result<std::thread::JoinHandle<()>> {
-    std::thread::Builder::new().name("deltagate-device".to_owned()).spawn(move || {
-        let failed = context.clone();
-        let worked = catch_unwind(AssertUnwindSafe(|| match loader(&mut crate::progress::bar()) {
-            Ok(model) => Device::new(context, model).work(),
-            Err(error) => context.fail(DeviceFailure::Load(error.to_string())),
-        }));
-        if worked.is_err() {
-            failed.fail(DeviceFailure::Panicked);
-        }
-    })
+    std::thread::Builder::new()
+        .name("deltagate-device".to_owned())
+        .spawn(move || {
+            let failed = context.clone();
+            let worked = catch_unwind(AssertUnwindSafe(|| match loader(&mut crate::progress::bar()) {
+                Ok(model) => Device::new(context, model).work(),
+                Err(error) => context.fail(DeviceFailure::Load(error.to_string())),
+            }));
+            if worked.is_err() {
+                failed.fail(DeviceFailure::Panicked);
+            }
+        })
 }
 
 impl DeviceContext {
     /// Fails for good: no more admission, everybody who waits is answered.
     pub(crate) fn fail(&self, failure: DeviceFailure) {
         tracing::error!(reason = %failure, "executor failed");
-        self.lifecycle.fail(Reason::new(failure.code(), failure.to_string()));
+        self.lifecycle
+            .fail(Reason::new(failure.code(), failure.to_string()));
         self.queue.close();
         let (jobs, commands) = self.queue.evict();
         for work in jobs {
@@ -136,7 +139,11 @@ impl Device {
         let bound = bound(model.runner.as_ref());
         let fingerprint = Arc::clone(&bound.fingerprint);
         context.lifecycle.loaded(model.served, bound);
-        Self { context, runner: model.runner, fingerprint }
+        Self {
+            context,
+            runner: model.runner,
+            fingerprint,
+        }
     }
 
     fn work(mut self) {
@@ -169,14 +176,31 @@ impl Device {
             return Ok(());
         }
         // Time has passed since admission: the permit may have expired, the binding may be another one.
-        let allowed = self.context.permits.check(Some(&work.permit), &work.fingerprint).map(drop);
+        let allowed = self
+            .context
+            .permits
+            .check(Some(&work.permit), &work.fingerprint)
+            .map(drop);
         if let Err(error) = allowed.and_then(|()| self.is_bound_to(&work.fingerprint)) {
             refuse(work, error.with("stage", "dispatch"));
             return Ok(());
         }
-        let Work { plan, parent, queued, deadline, progress, reply, .. } = work;
+        let Work {
+            plan,
+            parent,
+            queued,
+            deadline,
+            progress,
+            reply,
+            ..
+        } = work;
         let lengths = match parent {
-            Some(_) => plan.plan.sequences.iter().map(|sequence| sequence.token_ids.len()).collect(),
+            Some(_) => plan
+                .plan
+                .sequences
+                .iter()
+                .map(|sequence| sequence.token_ids.len())
+                .collect(),
             None => Vec::new(),
         };
         let dispatched = Instant::now();
@@ -190,7 +214,9 @@ impl Device {
             segments: Vec::new(),
         };
         self.context.pulse.start();
-        let ran = catch_unwind(AssertUnwindSafe(|| self.runner.forward(&plan.plan, &mut observer)));
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            self.runner.forward(&plan.plan, &mut observer)
+        }));
         self.context.pulse.stop();
         let segments = observer.segments;
         // Ends the caller's progress stream before the outcome is there.
@@ -208,7 +234,12 @@ impl Device {
                 (Err(failure.refusal()), Some(failure))
             }
         };
-        let outcome = Outcome { result, dispatched: Some(dispatched), segments, lengths };
+        let outcome = Outcome {
+            result,
+            dispatched: Some(dispatched),
+            segments,
+            lengths,
+        };
         if let (Err(unread), Some(parent)) = (reply.send(outcome), parent) {
             // The caller is gone and cannot record its spans any more.
             spans::record(&parent, queued, &unread);
@@ -223,7 +254,11 @@ impl Device {
     }
 
     fn is_bound_to(&self, fingerprint: &str) -> Result<(), ServiceError> {
-        if *self.fingerprint == *fingerprint { Ok(()) } else { Err(swapped()) }
+        if *self.fingerprint == *fingerprint {
+            Ok(())
+        } else {
+            Err(swapped())
+        }
     }
 
     /// Those who were admitted for the former binding run on it first; nobody new is admitted for it.
@@ -245,7 +280,9 @@ impl Device {
         self.context.lifecycle.rebound(bound);
         queue.release();
         let lost = swapped.as_ref().err().and_then(fatal);
-        let answer = swapped.map(|()| Arc::clone(&self.fingerprint)).map_err(|error| error.to_string());
+        let answer = swapped
+            .map(|()| Arc::clone(&self.fingerprint))
+            .map_err(|error| error.to_string());
         let _ = command.reply.send(answer);
         match lost {
             None => Ok(()),
@@ -259,8 +296,11 @@ impl Device {
 
 /// The binding has changed since the caller looked: come back with a new permit.
 pub(crate) fn swapped() -> ServiceError {
-    ServiceError::unavailable("FINGERPRINT_MISMATCH", "the plan is for another binding than the one in force")
-        .retry_after(crate::reason::RETRY)
+    ServiceError::unavailable(
+        "FINGERPRINT_MISMATCH",
+        "the plan is for another binding than the one in force",
+    )
+    .retry_after(crate::reason::RETRY)
 }
 
 fn bound(runner: &dyn Runner) -> Bound {
@@ -274,25 +314,32 @@ fn bound(runner: &dyn Runner) -> Bound {
 
 fn refuse(work: Work, error: ServiceError) {
     // An unread refusal needs no other reader.
-    let _ = work.reply.send(Outcome { result: Err(error), dispatched: None, segments: Vec::new(), lengths: Vec::new() });
+    let _ = work.reply.send(Outcome {
+        result: Err(error),
+        dispatched: None,
+        segments: Vec::new(),
+        lengths: Vec::new(),
+    });
 }
 
 fn refusal(error: &EngineError, deadline: Option<Instant>) -> ServiceError {
     match error {
-        EngineError::Cancelled if deadline.is_some_and(|at| at <= Instant::now()) => deadline::exceeded("run"),
+        EngineError::Cancelled if deadline.is_some_and(|at| at <= Instant::now()) => {
+            deadline::exceeded("run")
+        }
         EngineError::Cancelled => ServiceError::cancelled("CANCELLED", "the caller went away"),
         EngineError::NotFinite { .. } => plan::not_finite(),
-        EngineError::InvalidPlan { field, reason } => {
-            ServiceError::invalid_argument("INVALID_REQUEST", "the plan is not valid").field(
-                field.to_string(),
-                "INVALID",
-                reason.to_string(),
-            )
-        }
+        EngineError::InvalidPlan { field, reason } => ServiceError::invalid_argument(
+            "INVALID_REQUEST",
+            "the plan is not valid",
+        )
+        .field(field.to_string(), "INVALID", reason.to_string()),
         EngineError::NotBound { reasons } => Reason::new("KERNEL_NOT_BOUND", reasons.join("; ")).refusal(),
-        EngineError::Kernel { family, backend, .. } => ServiceError::internal("KERNEL_FAILED", "a kernel failed")
-            .with("kernel_family", family.to_string())
-            .with("kernel_backend", backend.to_string()),
+        EngineError::Kernel { family, backend, .. } => {
+            ServiceError::internal("KERNEL_FAILED", "a kernel failed")
+                .with("kernel_family", family.to_string())
+                .with("kernel_backend", backend.to_string())
+        }
         _ => ServiceError::internal("KERNEL_FAILED", "the forward pass failed"),
     }
 }

@@ -37,7 +37,10 @@ const PROGRESS_BUFFER: usize = 64;
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<v1::ForwardResponse, Status>> + Send>>;
 
 /// Admits a request, or says why not.
-pub(crate) fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Result<Events, ServiceError> {
+pub(crate) fn admit(
+    device: &DeviceContext,
+    request: Request<v1::ForwardRequest>,
+) -> Result<Events, ServiceError> {
     let deadline = Deadline::from_request(&request);
     let parent = Parent::of(&tracing::Span::current());
     let request = request.into_inner();
@@ -47,14 +50,25 @@ pub(crate) fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>
     }
     let era = device.queue.era();
     let current = device.lifecycle.fingerprint();
-    let same = current.as_ref().is_some_and(|current| **current == *request.capability_fingerprint);
+    let same = current
+        .as_ref()
+        .is_some_and(|current| **current == *request.capability_fingerprint);
     if let Err(error) = device.lifecycle.admits() {
         // Right after a swap policy has not decided about the new binding yet; the caller needs its new permit.
-        return Err(if current.is_some() && !same { swapped() } else { error });
+        return Err(if current.is_some() && !same {
+            swapped()
+        } else {
+            error
+        });
     }
-    let claims = device.permits.check(request.permit.as_ref(), &request.capability_fingerprint)?;
+    let claims = device
+        .permits
+        .check(request.permit.as_ref(), &request.capability_fingerprint)?;
     let current = current.filter(|_| same).ok_or_else(swapped)?;
-    let served = device.lifecycle.served().ok_or_else(|| Reason::bare("LOADING").refusal())?;
+    let served = device
+        .lifecycle
+        .served()
+        .ok_or_else(|| Reason::bare("LOADING").refusal())?;
     let plan = plan::validate(&request, &served.limits)?;
     plan::within_permit(&plan, &claims)?;
     let permit = request.permit.unwrap_or_default();
@@ -76,7 +90,10 @@ pub(crate) fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>
         progress: request.segment_events.then_some(sender),
         reply,
     };
-    let place = device.queue.admit(work, tokens, deadline, era).map_err(|refused| refusal(refused, device))?;
+    let place = device
+        .queue
+        .admit(work, tokens, deadline, era)
+        .map_err(|refused| refusal(refused, device))?;
     Ok(events(Flight {
         place,
         outcome,
@@ -93,7 +110,8 @@ pub(crate) fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>
 fn refusal(refused: Refused, device: &DeviceContext) -> ServiceError {
     match refused {
         Refused::Full { retry_after } => {
-            ServiceError::resource_exhausted("QUEUE_FULL", "the queue of the executor is full").retry_after(retry_after)
+            ServiceError::resource_exhausted("QUEUE_FULL", "the queue of the executor is full")
+                .retry_after(retry_after)
         }
         Refused::Held => swapped(),
         Refused::Closed => match device.lifecycle.admits() {
@@ -126,7 +144,9 @@ fn events(flight: Flight) -> Events {
     Box::pin(futures::stream::unfold(Stage::Accepted(flight), |stage| async {
         match stage {
             Stage::Accepted(flight) => {
-                let accepted = v1::ForwardAccepted { queue_position: flight.place.position };
+                let accepted = v1::ForwardAccepted {
+                    queue_position: flight.place.position,
+                };
                 Some((Ok(response(Event::Accepted(accepted))), Stage::Running(flight)))
             }
             Stage::Running(mut flight) => match flight.next().await {
@@ -177,12 +197,15 @@ impl Flight {
     }
 
     fn finish(&self, outcome: Result<Outcome, oneshot::error::RecvError>) -> Result<Event, ServiceError> {
-        let outcome = outcome
-            .map_err(|_| ServiceError::internal("KERNEL_FAILED", "the device thread ended without an answer"))?;
+        let outcome = outcome.map_err(|_| {
+            ServiceError::internal("KERNEL_FAILED", "the device thread ended without an answer")
+        })?;
         if let Some(parent) = &self.parent {
             spans::record(parent, self.queued, &outcome);
         }
-        let queue = outcome.dispatched.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.queued));
+        let queue = outcome
+            .dispatched
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(self.queued));
         let (plan, output) = outcome.result?;
         let forward = output.end.saturating_duration_since(output.start);
         let kernels = output.kernels.iter().map(|kernel| v1::KernelTime {

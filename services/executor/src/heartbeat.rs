@@ -52,8 +52,8 @@ pub(crate) struct HeartbeatSettings {
 impl From<&ExecutorConfig> for HeartbeatSettings {
     fn from(config: &ExecutorConfig) -> Self {
         Self {
-            capability_endpoint: config.capability_endpoint.clone(),
-            policy_endpoint: config.policy_endpoint.clone(),
+            capability_endpoint: config.capability.clone(),
+            policy_endpoint: config.policy.clone(),
             interval: config.heartbeat,
             call_timeout: config.call_timeout,
             lease: config.lease,
@@ -82,14 +82,26 @@ pub(crate) struct Heartbeat {
 
 impl Heartbeat {
     /// Starts the thread.
-    pub(crate) fn spawn(settings: HeartbeatSettings, device: DeviceContext, health: Health) -> Result<Self, HeartbeatError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    pub(crate) fn spawn(
+        settings: HeartbeatSettings,
+        device: DeviceContext,
+        health: Health,
+    ) -> Result<Self, HeartbeatError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let beat = {
             // Channels belong to the runtime in which they are made.
             let _inside = runtime.enter();
-            let options = ChannelOptions { connect_timeout: settings.call_timeout, ..ChannelOptions::default() };
+            let options = ChannelOptions {
+                connect_timeout: settings.call_timeout,
+                ..ChannelOptions::default()
+            };
             Beat {
-                capability: CapabilityServiceClient::new(client::channel(&settings.capability_endpoint, options)?),
+                capability: CapabilityServiceClient::new(client::channel(
+                    &settings.capability_endpoint,
+                    options,
+                )?),
                 policy: PolicyServiceClient::new(client::channel(&settings.policy_endpoint, options)?),
                 settings,
                 device,
@@ -162,7 +174,9 @@ impl Beat {
                 Ok(answer) => {
                     reachable.yes();
                     let says = wire::std_duration(answer.lease.as_ref());
-                    self.device.lifecycle.registered(believed_until(asked, says, self.settings.lease));
+                    self.device
+                        .lifecycle
+                        .registered(believed_until(asked, says, self.settings.lease));
                     if answer.snapshot_wanted {
                         // At once, unless the registry asks for what it has just been sent.
                         if known.take().is_some() {
@@ -174,6 +188,7 @@ impl Beat {
                 }
                 Err(error) => {
                     reachable.no(&error);
+                    self.device.lifecycle.registry_silent();
                     known = None;
                 }
             }
@@ -216,7 +231,11 @@ impl Beat {
                 }
             }
             let eager = !allowed && Tick::now() < eager_until;
-            let pause = if eager { EAGER_EVERY } else { self.settings.interval };
+            let pause = if eager {
+                EAGER_EVERY
+            } else {
+                self.settings.interval
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(Tick::from_std(asked) + pause) => {}
                 () = self.ask_policy.notified() => eager_until = Tick::now() + EAGER_FOR,
@@ -278,7 +297,10 @@ async fn within<T>(
     match tokio::time::timeout(bound, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(ServiceError::from(&status)),
-        Err(_) => Err(ServiceError::deadline_exceeded("DEADLINE_EXCEEDED", "no answer in time")),
+        Err(_) => Err(ServiceError::deadline_exceeded(
+            "DEADLINE_EXCEEDED",
+            "no answer in time",
+        )),
     }
 }
 

@@ -31,4 +31,4 @@ pub use failure::{DeviceFailure, EXIT_DEVICE_LOST, EXIT_LOAD_FAILED};
 pub use heartbeat::HeartbeatError;
 pub use lifecycle::{SERVICE_ENTRY, kernel_entry};
 pub use reload::{ConfigSource, LoadConfig, Reload, ReloadError};
-pub use start::{ExecutorError, ExecutorHandle, run, start, start_with};
+pub use start::{ExecutorError, ExecutorHandle, run, run_reloading, start, start_with};

@@ -56,6 +56,9 @@ pub(crate) struct Decision {
     pub valid_until: Instant,
 }
 
+/// After this time a no of policy is taken for its last word.
+const DENIAL_SETTLES: Duration = Duration::from_secs(1);
+
 /// The state of the executor. Every change goes through here.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
@@ -73,6 +76,10 @@ struct State {
     decision: Option<Decision>,
     /// Policy was asked since its last answer, and did not answer.
     policy_silent: bool,
+    /// Since when policy has said nothing but no.
+    denied_since: Option<Instant>,
+    /// The registry did not answer the last heartbeat.
+    registry_silent: bool,
     registered_until: Option<Instant>,
 }
 
@@ -80,8 +87,15 @@ impl Lifecycle {
     /// LOADING.
     pub(crate) fn new(identity: Identity) -> Self {
         let state = State::default();
-        let first = v1::CapabilitySnapshot { revision: 1, ..snapshot_of(&identity, &state, Instant::now()) };
-        Self { identity, state: Mutex::new(state), snapshot: watch::Sender::new(Arc::new(first)) }
+        let first = v1::CapabilitySnapshot {
+            revision: 1,
+            ..snapshot_of(&identity, &state, Instant::now())
+        };
+        Self {
+            identity,
+            state: Mutex::new(state),
+            snapshot: watch::Sender::new(Arc::new(first)),
+        }
     }
 
     /// Who this executor is.
@@ -109,7 +123,11 @@ impl Lifecycle {
     pub(crate) fn fingerprint(&self) -> Option<Arc<str>> {
         let state = self.state.lock();
         let open = state.failure.is_none() && !state.draining;
-        state.bound.as_ref().filter(|bound| open && bound.unbound.is_empty()).map(|bound| Arc::clone(&bound.fingerprint))
+        state
+            .bound
+            .as_ref()
+            .filter(|bound| open && bound.unbound.is_empty())
+            .map(|bound| Arc::clone(&bound.fingerprint))
     }
 
     /// The model is on the device.
@@ -140,6 +158,10 @@ impl Lifecycle {
     /// Policy answered.
     pub(crate) fn decided(&self, decision: Decision) {
         self.change(|state| {
+            state.denied_since = match &decision.refused {
+                Some(_) => state.denied_since.or(Some(Instant::now())),
+                None => None,
+            };
             state.decision = Some(decision);
             state.policy_silent = false;
         });
@@ -152,7 +174,15 @@ impl Lifecycle {
 
     /// The registry answered a heartbeat; the lease runs until then.
     pub(crate) fn registered(&self, until: Instant) {
-        self.change(|state| state.registered_until = Some(until));
+        self.change(|state| {
+            state.registered_until = Some(until);
+            state.registry_silent = false;
+        });
+    }
+
+    /// The registry did not answer a heartbeat. The lease runs on.
+    pub(crate) fn registry_silent(&self) {
+        self.change(|state| state.registry_silent = true);
     }
 
     /// Notices what ran out since the last look.
@@ -166,7 +196,10 @@ impl Lifecycle {
         if phase == ExecutorPhase::Ready {
             return Ok(());
         }
-        let first = reasons.into_iter().next().unwrap_or_else(|| Reason::bare("EXECUTOR_NOT_READY"));
+        let first = reasons
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Reason::bare("EXECUTOR_NOT_READY"));
         Err(first.refusal())
     }
 
@@ -176,14 +209,20 @@ impl Lifecycle {
         change(&mut state);
         let new = snapshot_of(&self.identity, &state, Instant::now());
         self.snapshot.send_if_modified(|last| {
-            let new = v1::CapabilitySnapshot { revision: last.revision, ..new };
+            let new = v1::CapabilitySnapshot {
+                revision: last.revision,
+                ..new
+            };
             if new == **last {
                 return false;
             }
             if new.phase != last.phase {
                 tracing::info!(phase = new.phase().as_str_name(), reasons = ?new.reasons, "executor phase");
             }
-            *last = Arc::new(v1::CapabilitySnapshot { revision: last.revision + 1, ..new });
+            *last = Arc::new(v1::CapabilitySnapshot {
+                revision: last.revision + 1,
+                ..new
+            });
             true
         });
     }
@@ -199,28 +238,59 @@ fn phase_of(state: &State, now: Instant) -> (ExecutorPhase, Vec<Reason>) {
     let Some(bound) = &state.bound else {
         return (ExecutorPhase::Loading, vec![Reason::bare("LOADING")]);
     };
-    let mut reasons: Vec<Reason> =
-        bound.unbound.iter().map(|why| Reason::new("KERNEL_NOT_BOUND", why.as_str())).collect();
-    if !state.registered_until.is_some_and(|until| now < until) {
+    let mut reasons: Vec<Reason> = bound
+        .unbound
+        .iter()
+        .map(|why| Reason::new("KERNEL_NOT_BOUND", why.as_str()))
+        .collect();
+    if state.registered_until.is_none_or(|until| until <= now) {
         reasons.push(Reason::bare("CAPABILITY_UNREACHABLE"));
     }
     match &state.decision {
         Some(decision) if now < decision.valid_until && decision.fingerprint == bound.fingerprint => {
             if let Some(refused) = &decision.refused {
-                if refused.is_empty() {
-                    reasons.push(Reason::bare("POLICY_DENIED"));
-                }
-                reasons.extend(refused.iter().map(|why| Reason::new("POLICY_DENIED", why.as_str())));
+                reasons.extend(denial(state, refused, now));
             }
         }
         // An unbound plan is not put to policy at all.
         _ if !bound.unbound.is_empty() => {}
         Some(decision) if now >= decision.valid_until => reasons.push(Reason::bare("POLICY_UNREACHABLE")),
         None if state.policy_silent => reasons.push(Reason::bare("POLICY_UNREACHABLE")),
-        _ => reasons.push(Reason::new("EXECUTOR_NOT_READY", "policy has not decided about the current binding")),
+        _ => reasons.push(Reason::new(
+            "EXECUTOR_NOT_READY",
+            "policy has not decided about the current binding",
+        )),
     }
-    let phase = if reasons.is_empty() { ExecutorPhase::Ready } else { ExecutorPhase::AwaitingPolicy };
+    reasons.dedup();
+    let phase = if reasons.is_empty() {
+        ExecutorPhase::Ready
+    } else {
+        ExecutorPhase::AwaitingPolicy
+    };
     (phase, reasons)
+}
+
+/// How a no of policy is told. It is obeyed at once; but it says that somebody must change something only once it has
+/// lasted, for policy may not have seen a new snapshot yet, or may have lost the registry a moment before us.
+fn denial(state: &State, refused: &[String], now: Instant) -> Vec<Reason> {
+    if state.registry_silent {
+        return vec![Reason::bare("CAPABILITY_UNREACHABLE")];
+    }
+    let lasts = state
+        .denied_since
+        .is_some_and(|since| now >= since + DENIAL_SETTLES);
+    let code = if lasts {
+        "POLICY_DENIED"
+    } else {
+        "EXECUTOR_NOT_READY"
+    };
+    if refused.is_empty() {
+        return vec![Reason::new(code, "policy gives no reason")];
+    }
+    refused
+        .iter()
+        .map(|why| Reason::new(code, why.as_str()))
+        .collect()
 }
 
 /// The snapshot without its revision.
@@ -234,8 +304,16 @@ fn snapshot_of(identity: &Identity, state: &State, now: Instant) -> v1::Capabili
         reasons: reasons.iter().map(Reason::to_string).collect(),
         model: state.served.as_ref().map(|served| served.info.clone()),
         device: state.bound.as_ref().map(|bound| bound.device.clone()),
-        bindings: state.bound.as_ref().map(|bound| snapshot::bindings(&bound.report)).unwrap_or_default(),
-        fingerprint: state.bound.as_ref().map(|bound| bound.fingerprint.to_string()).unwrap_or_default(),
+        bindings: state
+            .bound
+            .as_ref()
+            .map(|bound| snapshot::bindings(&bound.report))
+            .unwrap_or_default(),
+        fingerprint: state
+            .bound
+            .as_ref()
+            .map(|bound| bound.fingerprint.to_string())
+            .unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -3,16 +3,12 @@
 use std::path::Path;
 
 use deltagate_checkpoint::{Checkpoint, ModelCard};
-use deltagate_kernels_api::{BindingReport, Preferences};
 use deltagate_proto::v1;
 
 use crate::{
     config::{EMBEDDED, ExecutorConfig},
-    engine::{
-        self, DeviceIdentity, Dtype, Engine, EngineError, EngineSettings, ForwardObserver, ForwardOutput, ForwardPlan,
-        LoadProgress,
-    },
-    runner::{AssetFile, LoadError, LoadedModel, Loader, ModelLimits, Runner, ServedModel},
+    engine::{Dtype, Engine, EngineSettings, LoadProgress},
+    runner::{self, AssetFile, LoadError, LoadedModel, Loader, ModelLimits, ServedModel},
 };
 
 /// Loads what the configuration names.
@@ -29,7 +25,11 @@ fn load(
     settings: &EngineSettings,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<LoadedModel, LoadError> {
-    let opened = if model == EMBEDDED { Checkpoint::embedded() } else { Checkpoint::open(Path::new(model)) };
+    let opened = if model == EMBEDDED {
+        Checkpoint::embedded()
+    } else {
+        Checkpoint::open(Path::new(model))
+    };
     let checkpoint = opened.map_err(|error| LoadError::Checkpoint(error.to_string()))?;
     let mut card = checkpoint.card().clone();
     if card.family.is_none() {
@@ -37,14 +37,16 @@ fn load(
     }
     card.name = name.unwrap_or(card.name);
     let served = served(&checkpoint, &card, settings.dtype)?;
-    let engine =
-        Engine::load(&checkpoint, settings, progress).map_err(|error| LoadError::Engine(error.to_string()))?;
-    let runner = EngineRunner { engine, dtype: settings.dtype, digest: card.digest };
-    Ok(LoadedModel { runner: Box::new(runner), served })
+    let engine = Engine::load(&checkpoint, settings, progress)
+        .map_err(|error| LoadError::Engine(error.to_string()))?;
+    let runner = runner::of_engine(engine, settings.dtype, card.digest);
+    Ok(LoadedModel { runner, served })
 }
 
 fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<ServedModel, LoadError> {
-    let output_embedding = checkpoint.output_embedding().map_err(|error| LoadError::Checkpoint(error.to_string()))?;
+    let output_embedding = checkpoint
+        .output_embedding()
+        .map_err(|error| LoadError::Checkpoint(error.to_string()))?;
     let limits = ModelLimits {
         max_tokens: usize::try_from(card.max_tokens).unwrap_or(usize::MAX),
         vocab_size: card.config.vocab_size,
@@ -52,8 +54,15 @@ fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<Ser
         output_embedding: output_embedding.is_some(),
     };
     let assets = card.assets.iter().map(|asset| {
-        let path = checkpoint.asset_path(&asset.sha256).unwrap_or_else(|| checkpoint.dir().join(&asset.name));
-        AssetFile { name: asset.name.clone(), sha256: asset.sha256.clone(), size_bytes: asset.size_bytes, path }
+        let path = checkpoint
+            .asset_path(&asset.sha256)
+            .unwrap_or_else(|| checkpoint.dir().join(&asset.name));
+        AssetFile {
+            name: asset.name.clone(),
+            sha256: asset.sha256.clone(),
+            size_bytes: asset.size_bytes,
+            path,
+        }
     });
     let info = v1::ModelInfo {
         name: card.name.clone(),
@@ -61,52 +70,14 @@ fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<Ser
         digest: card.digest.clone(),
         max_tokens: card.max_tokens,
         parameters: card.parameters,
-        dtype: dtype_name(dtype).to_owned(),
+        dtype: dtype.as_str().to_owned(),
         release_date: card.release_date.clone().unwrap_or_default(),
     };
     let card_json = serde_json::to_string(card).map_err(|error| LoadError::Card(error.to_string()))?;
-    Ok(ServedModel { info, card_json, assets: assets.collect(), limits })
-}
-
-const fn dtype_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "f32",
-        Dtype::Bf16 => "bf16",
-    }
-}
-
-struct EngineRunner {
-    engine: Engine,
-    dtype: Dtype,
-    digest: String,
-}
-
-impl Runner for EngineRunner {
-    fn device(&self) -> DeviceIdentity {
-        self.engine.device()
-    }
-
-    fn report(&self) -> &BindingReport {
-        self.engine.report()
-    }
-
-    fn is_bound(&self) -> Result<(), Vec<String>> {
-        self.engine.is_bound()
-    }
-
-    fn fingerprint(&self) -> String {
-        engine::fingerprint(self.engine.report(), &self.engine.device(), self.dtype, &self.digest)
-    }
-
-    fn rebind(&mut self, preferences: &Preferences) -> Result<(), EngineError> {
-        self.engine.rebind(preferences)
-    }
-
-    fn forward(
-        &mut self,
-        plan: &ForwardPlan,
-        observer: &mut dyn ForwardObserver,
-    ) -> Result<ForwardOutput, EngineError> {
-        self.engine.forward(plan, observer)
-    }
+    Ok(ServedModel {
+        info,
+        card_json,
+        assets: assets.collect(),
+        limits,
+    })
 }

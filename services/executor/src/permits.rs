@@ -20,7 +20,10 @@ pub(crate) struct PermitGate {
 impl PermitGate {
     /// A gate that admits nobody yet.
     pub(crate) fn new(instance_id: &str) -> Self {
-        Self { instance_id: instance_id.to_owned(), keys: ArcSwap::default() }
+        Self {
+            instance_id: instance_id.to_owned(),
+            keys: ArcSwap::default(),
+        }
     }
 
     /// Replaces the keys.
@@ -34,7 +37,13 @@ impl PermitGate {
         permit: Option<&v1::SignedPermit>,
         fingerprint: &str,
     ) -> Result<v1::PermitClaims, ServiceError> {
-        let claims = permit::verify(permit, &self.keys.load(), &self.instance_id, fingerprint, SystemTime::now())?;
+        let claims = permit::verify(
+            permit,
+            &self.keys.load(),
+            &self.instance_id,
+            fingerprint,
+            SystemTime::now(),
+        )?;
         Ok(claims)
     }
 }

@@ -31,13 +31,24 @@ pub(crate) struct ValidPlan {
 }
 
 /// Checks a request against the contract and the model. INVALID_ARGUMENT names every field at fault.
-pub(crate) fn validate(request: &v1::ForwardRequest, limits: &ModelLimits) -> Result<ValidPlan, ServiceError> {
+pub(crate) fn validate(
+    request: &v1::ForwardRequest,
+    limits: &ModelLimits,
+) -> Result<ValidPlan, ServiceError> {
     let mut faults = Faults::default();
     if request.capability_fingerprint.is_empty() {
-        faults.add("capability_fingerprint", "REQUIRED", "the binding that the plan is for is needed");
+        faults.add(
+            "capability_fingerprint",
+            "REQUIRED",
+            "the binding that the plan is for is needed",
+        );
     }
     if request.sequences.is_empty() || request.sequences.len() > MAX_SEQUENCES {
-        faults.add("sequences", "OUT_OF_RANGE", format!("1 to {MAX_SEQUENCES} sequences are needed"));
+        faults.add(
+            "sequences",
+            "OUT_OF_RANGE",
+            format!("1 to {MAX_SEQUENCES} sequences are needed"),
+        );
     }
     let mut sequences = Vec::with_capacity(request.sequences.len().min(MAX_SEQUENCES));
     let mut values = 0usize;
@@ -46,7 +57,9 @@ pub(crate) fn validate(request: &v1::ForwardRequest, limits: &ModelLimits) -> Re
         if faults.full() {
             break;
         }
-        let Some(plan) = validate_sequence(index, sequence, limits, &mut faults) else { continue };
+        let Some(plan) = validate_sequence(index, sequence, limits, &mut faults) else {
+            continue;
+        };
         values = values.saturating_add(expected_rows(&plan).saturating_mul(expected_width(&plan, limits)));
         tokens = tokens.saturating_add(u64::try_from(plan.token_ids.len()).unwrap_or(u64::MAX));
         sequences.push(plan);
@@ -57,7 +70,10 @@ pub(crate) fn validate(request: &v1::ForwardRequest, limits: &ModelLimits) -> Re
     }
     faults.finish()?;
     Ok(ValidPlan {
-        plan: ForwardPlan { sequences, noncausal_full_attention: request.noncausal_full_attention },
+        plan: ForwardPlan {
+            sequences,
+            noncausal_full_attention: request.noncausal_full_attention,
+        },
         tokens,
     })
 }
@@ -93,10 +109,16 @@ pub(crate) fn outputs(
         if rows.len() != expected_rows(asked) || rows.iter().any(|row| row.values.len() != width) {
             return Err(short_readout());
         }
-        if rows.iter().any(|row| row.values.iter().any(|value| !value.is_finite())) {
+        if rows
+            .iter()
+            .any(|row| row.values.iter().any(|value| !value.is_finite()))
+        {
             return Err(not_finite());
         }
-        let rows = rows.into_iter().map(|row| v1::ReadoutRow { position: row.position, values: row.values });
+        let rows = rows.into_iter().map(|row| v1::ReadoutRow {
+            position: row.position,
+            values: row.values,
+        });
         sequences.push(v1::SequenceOutput { rows: rows.collect() });
     }
     Ok(sequences)
@@ -108,7 +130,10 @@ pub(crate) fn not_finite() -> ServiceError {
 }
 
 fn short_readout() -> ServiceError {
-    ServiceError::internal("KERNEL_FAILED", "the forward pass gave another number of values than asked for")
+    ServiceError::internal(
+        "KERNEL_FAILED",
+        "the forward pass gave another number of values than asked for",
+    )
 }
 
 fn expected_rows(plan: &SequencePlan) -> usize {
@@ -138,10 +163,21 @@ fn validate_sequence(
     if length == 0 {
         faults.add(at("token_ids"), "REQUIRED", "at least one token is needed");
     } else if length > limits.max_tokens {
-        let description = format!("at most {} tokens are allowed, there are {length}", limits.max_tokens);
+        let description = format!(
+            "at most {} tokens are allowed, there are {length}",
+            limits.max_tokens
+        );
         faults.add(at("token_ids"), "PROMPT_TOO_LONG", description);
-    } else if !sequence.token_ids.iter().all(|&id| in_range(id, limits.vocab_size)) {
-        faults.add(at("token_ids"), "OUT_OF_RANGE", "a token id is outside of the vocabulary");
+    } else if !sequence
+        .token_ids
+        .iter()
+        .all(|&id| in_range(id, limits.vocab_size))
+    {
+        faults.add(
+            at("token_ids"),
+            "OUT_OF_RANGE",
+            "a token id is outside of the vocabulary",
+        );
     }
     let Some(readout) = &sequence.readout else {
         faults.add(at("readout"), "REQUIRED", "what to read is needed");
@@ -149,7 +185,11 @@ fn validate_sequence(
     };
     let rows = match &readout.rows {
         None => {
-            faults.add(at("readout.rows"), "REQUIRED", "one of `last`, `positions` and `all` is needed");
+            faults.add(
+                at("readout.rows"),
+                "REQUIRED",
+                "one of `last`, `positions` and `all` is needed",
+            );
             None
         }
         Some(WireRows::Last(_)) => Some(RowSelection::Last),
@@ -160,14 +200,22 @@ fn validate_sequence(
                 let description = "1 to as many positions as there are tokens are needed";
                 faults.add(at("readout.positions.positions"), "OUT_OF_RANGE", description);
             } else if !positions.iter().all(|&position| in_range(position, length)) {
-                faults.add(at("readout.positions.positions"), "OUT_OF_RANGE", "a position is beyond the last token");
+                faults.add(
+                    at("readout.positions.positions"),
+                    "OUT_OF_RANGE",
+                    "a position is beyond the last token",
+                );
             }
             Some(RowSelection::Positions(positions.clone()))
         }
     };
     let projection = match &readout.projection {
         None => {
-            faults.add(at("readout.projection"), "REQUIRED", "one of `hidden` and `output_embedding` is needed");
+            faults.add(
+                at("readout.projection"),
+                "REQUIRED",
+                "one of `hidden` and `output_embedding` is needed",
+            );
             None
         }
         Some(WireProjection::Hidden(_)) => Some(Projection::Hidden),
@@ -175,9 +223,17 @@ fn validate_sequence(
             let ids = &rows.token_ids;
             let field = at("readout.output_embedding.token_ids");
             if !limits.output_embedding {
-                faults.add(at("readout.output_embedding"), "UNSUPPORTED", "the model has no output embedding");
+                faults.add(
+                    at("readout.output_embedding"),
+                    "UNSUPPORTED",
+                    "the model has no output embedding",
+                );
             } else if ids.is_empty() || ids.len() > MAX_PROJECTED {
-                faults.add(field, "OUT_OF_RANGE", format!("1 to {MAX_PROJECTED} token ids are needed"));
+                faults.add(
+                    field,
+                    "OUT_OF_RANGE",
+                    format!("1 to {MAX_PROJECTED} token ids are needed"),
+                );
             } else if !ids.iter().all(|&id| in_range(id, limits.vocab_size)) {
                 faults.add(field, "OUT_OF_RANGE", "a token id is outside of the vocabulary");
             }
@@ -187,7 +243,11 @@ fn validate_sequence(
     if faults.count() > before {
         return None;
     }
-    Some(SequencePlan { token_ids: sequence.token_ids.clone(), rows: rows?, projection: projection? })
+    Some(SequencePlan {
+        token_ids: sequence.token_ids.clone(),
+        rows: rows?,
+        projection: projection?,
+    })
 }
 
 fn in_range(value: u32, end: usize) -> bool {
@@ -217,9 +277,18 @@ impl Faults {
             return Ok(());
         }
         let long = self.0.iter().all(|(_, reason, _)| *reason == "PROMPT_TOO_LONG");
-        let reason = if long { "PROMPT_TOO_LONG" } else { "INVALID_REQUEST" };
+        let reason = if long {
+            "PROMPT_TOO_LONG"
+        } else {
+            "INVALID_REQUEST"
+        };
         let error = ServiceError::invalid_argument(reason, "the plan is not valid");
-        Err(self.0.into_iter().fold(error, |error, (field, reason, description)| error.field(field, reason, description)))
+        Err(self
+            .0
+            .into_iter()
+            .fold(error, |error, (field, reason, description)| {
+                error.field(field, reason, description)
+            }))
     }
 }
 

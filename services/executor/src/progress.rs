@@ -11,7 +11,8 @@ const LOG_EVERY: Duration = Duration::from_secs(2);
 /// Called with the bytes read so far. The bar hides itself when standard error is no terminal.
 pub(crate) fn bar() -> impl FnMut(LoadProgress) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}") {
+    if let Ok(style) = ProgressStyle::with_template("loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
+    {
         bar.set_style(style);
     }
     let mut last = Instant::now();
@@ -22,7 +23,11 @@ pub(crate) fn bar() -> impl FnMut(LoadProgress) {
             bar.finish_and_clear();
         } else if bar.is_hidden() && last.elapsed() >= LOG_EVERY {
             last = Instant::now();
-            tracing::info!(done_bytes = progress.done_bytes, total_bytes = progress.total_bytes, "loading weights");
+            tracing::info!(
+                done_bytes = progress.done_bytes,
+                total_bytes = progress.total_bytes,
+                "loading weights"
+            );
         }
     }
 }

@@ -15,7 +15,10 @@ pub(crate) struct Pulse {
 
 impl Default for Pulse {
     fn default() -> Self {
-        Self { base: Instant::now(), last: AtomicU64::new(0) }
+        Self {
+            base: Instant::now(),
+            last: AtomicU64::new(0),
+        }
     }
 }
 

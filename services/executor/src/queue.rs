@@ -159,7 +159,11 @@ impl<J, C> Queue<J, C> {
             era: 0,
             mean_run: Duration::ZERO,
         };
-        Self { limits, state: Mutex::new(state), turn: Condvar::new() }
+        Self {
+            limits,
+            state: Mutex::new(state),
+            turn: Condvar::new(),
+        }
     }
 
     /// The era of this moment. Take it before looking at what is bound.
@@ -185,7 +189,9 @@ impl<J, C> Queue<J, C> {
         if !direct {
             let tokens_then = state.tokens.saturating_add(tokens);
             if state.counted >= self.limits.max_requests || tokens_then > self.limits.max_tokens {
-                return Err(Refused::Full { retry_after: state.retry_after() });
+                return Err(Refused::Full {
+                    retry_after: state.retry_after(),
+                });
             }
             state.counted += 1;
             state.tokens = tokens_then;
@@ -196,11 +202,23 @@ impl<J, C> Queue<J, C> {
         let id = state.next_id;
         state.next_id += 1;
         let cancel = Cancel::default();
-        state.waiting.push_back(Waiting { id, job, tokens, direct, deadline, cancel: cancel.clone() });
+        state.waiting.push_back(Waiting {
+            id,
+            job,
+            tokens,
+            direct,
+            deadline,
+            cancel: cancel.clone(),
+        });
         drop(state);
         self.turn.notify_one();
         let position = u32::try_from(ahead).unwrap_or(u32::MAX);
-        Ok(Place { id, cancel, queue: Arc::clone(self), position })
+        Ok(Place {
+            id,
+            cancel,
+            queue: Arc::clone(self),
+            position,
+        })
     }
 
     /// Asks the device thread to do something between two jobs. Gives it back when the queue is closed.
@@ -277,13 +295,11 @@ impl<J, C> Queue<J, C> {
     /// Tells how long a job ran, from which the time of a retry is estimated.
     pub(crate) fn ran_for(&self, run: Duration) {
         let mut state = self.state.lock();
-        state.mean_run = if state.mean_run.is_zero() { run } else { (state.mean_run * 7 + run) / 8 };
-    }
-
-    /// Requests and tokens that wait and count against the bounds.
-    pub(crate) fn depth(&self) -> (usize, u64) {
-        let state = self.state.lock();
-        (state.counted, state.tokens)
+        state.mean_run = if state.mean_run.is_zero() {
+            run
+        } else {
+            (state.mean_run * 7 + run) / 8
+        };
     }
 
     fn withdraw(&self, id: u64) -> Option<J> {
@@ -306,7 +322,10 @@ impl<J, C> State<J, C> {
             return Some(Turn::Expired(next.job));
         }
         // A place that is dropped at this very moment has stored CANCELLED already; keep it.
-        let _ = next.cancel.0.compare_exchange(WAITING, DISPATCHED, Ordering::AcqRel, Ordering::Acquire);
+        let _ = next
+            .cancel
+            .0
+            .compare_exchange(WAITING, DISPATCHED, Ordering::AcqRel, Ordering::Acquire);
         Some(Turn::Run(next.job, next.cancel))
     }
 
@@ -319,7 +338,9 @@ impl<J, C> State<J, C> {
 
     fn retry_after(&self) -> Duration {
         let jobs = u32::try_from(self.waiting.len() + 1).unwrap_or(u32::MAX);
-        self.mean_run.saturating_mul(jobs).clamp(FIRST_RETRY, LONGEST_RETRY)
+        self.mean_run
+            .saturating_mul(jobs)
+            .clamp(FIRST_RETRY, LONGEST_RETRY)
     }
 }
 

@@ -17,17 +17,18 @@ pub(crate) const RETRY: Duration = Duration::from_millis(200);
 impl Reason {
     /// A reason that its code says in full.
     pub(crate) const fn bare(code: &'static str) -> Self {
-        Self { code, detail: String::new() }
+        Self {
+            code,
+            detail: String::new(),
+        }
     }
 
     /// A reason with a detail. Never user text.
     pub(crate) fn new(code: &'static str, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
-    }
-
-    /// The code.
-    pub(crate) const fn code(&self) -> &'static str {
-        self.code
+        Self {
+            code,
+            detail: detail.into(),
+        }
     }
 
     /// What a caller gets while this is the reason: FAILED_PRECONDITION when somebody must change something first,
@@ -35,10 +36,16 @@ impl Reason {
     pub(crate) fn refusal(&self) -> ServiceError {
         let message = format!("executor is not ready: {self}");
         match self.code {
-            "KERNEL_NOT_BOUND" => ServiceError::failed_precondition(self.code, message)
-                .precondition(self.code, "executor", self.detail.as_str()),
-            "POLICY_DENIED" => ServiceError::failed_precondition(self.code, message)
-                .precondition(self.code, "policy", self.detail.as_str()),
+            "KERNEL_NOT_BOUND" => ServiceError::failed_precondition(self.code, message).precondition(
+                self.code,
+                "executor",
+                self.detail.as_str(),
+            ),
+            "POLICY_DENIED" => ServiceError::failed_precondition(self.code, message).precondition(
+                self.code,
+                "policy",
+                self.detail.as_str(),
+            ),
             _ => ServiceError::unavailable(self.code, message).retry_after(RETRY),
         }
     }
@@ -47,6 +54,10 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.code)?;
-        if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }
+        if self.detail.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ": {}", self.detail)
+        }
     }
 }

@@ -51,7 +51,11 @@ pub struct Reload {
 impl Reload {
     /// For an executor that was started with this configuration.
     pub(crate) fn new(queue: Arc<DeviceQueue>, started_with: ExecutorConfig) -> Self {
-        Self { queue, applied: Arc::new(Mutex::new(started_with)), last: Arc::default() }
+        Self {
+            queue,
+            applied: Arc::new(Mutex::new(started_with)),
+            last: Arc::default(),
+        }
     }
 
     /// Binds other kernels between two requests. What was admitted before runs to its end on the former ones. Gives
@@ -76,9 +80,14 @@ impl Reload {
 
     /// Applies a configuration that was read again. None when it prefers what is applied already.
     pub(crate) async fn apply(&self, config: ExecutorConfig) -> Result<Option<String>, ReloadError> {
-        config.validate().map_err(|error| ReloadError::Config(error.to_string()))?;
+        config
+            .validate()
+            .map_err(|error| ReloadError::Config(error.to_string()))?;
         let applied = self.applied.lock().clone();
-        let same_kernels = ExecutorConfig { kernels: applied.kernels.clone(), ..config.clone() };
+        let same_kernels = ExecutorConfig {
+            kernels: applied.kernels.clone(),
+            ..config.clone()
+        };
         if same_kernels != applied {
             tracing::warn!("executor settings other than `kernels` changed, they apply after a restart");
         }
@@ -90,7 +99,9 @@ impl Reload {
 
     async fn ask_device(&self, preferences: Preferences) -> Result<String, ReloadError> {
         let (reply, answer) = oneshot::channel();
-        self.queue.command(Rebind { preferences, reply }).map_err(|_| ReloadError::Ended)?;
+        self.queue
+            .command(Rebind { preferences, reply })
+            .map_err(|_| ReloadError::Ended)?;
         match answer.await {
             Ok(Ok(fingerprint)) => Ok(fingerprint.to_string()),
             Ok(Err(reason)) => Err(ReloadError::Rebind(reason)),

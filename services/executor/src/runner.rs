@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use deltagate_kernels_api::{BindingReport, Preferences};
 use deltagate_proto::v1;
 
-use crate::engine::{DeviceIdentity, EngineError, ForwardObserver, ForwardOutput, ForwardPlan, LoadProgress};
+use crate::engine::{
+    self, DeviceIdentity, Dtype, Engine, EngineError, ForwardObserver, ForwardOutput, ForwardPlan,
+    LoadProgress,
+};
 
 /// A loaded model on a device. Owned and called by the device thread only.
 pub trait Runner: Send {
@@ -93,4 +96,54 @@ pub enum LoadError {
     /// The card could not be written as JSON.
     #[error("model card cannot be encoded: {0}")]
     Card(String),
+}
+
+/// An engine as a runner, for the model with this digest.
+pub fn of_engine(engine: Engine, dtype: Dtype, model_digest: String) -> Box<dyn Runner> {
+    Box::new(EngineRunner {
+        engine,
+        dtype,
+        model_digest,
+    })
+}
+
+struct EngineRunner {
+    engine: Engine,
+    dtype: Dtype,
+    model_digest: String,
+}
+
+impl Runner for EngineRunner {
+    fn device(&self) -> DeviceIdentity {
+        self.engine.device()
+    }
+
+    fn report(&self) -> &BindingReport {
+        self.engine.report()
+    }
+
+    fn is_bound(&self) -> Result<(), Vec<String>> {
+        self.engine.is_bound()
+    }
+
+    fn fingerprint(&self) -> String {
+        engine::fingerprint(
+            self.engine.report(),
+            &self.engine.device(),
+            self.dtype,
+            &self.model_digest,
+        )
+    }
+
+    fn rebind(&mut self, preferences: &Preferences) -> Result<(), EngineError> {
+        self.engine.rebind(preferences)
+    }
+
+    fn forward(
+        &mut self,
+        plan: &ForwardPlan,
+        observer: &mut dyn ForwardObserver,
+    ) -> Result<ForwardOutput, EngineError> {
+        self.engine.forward(plan, observer)
+    }
 }

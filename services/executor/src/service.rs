@@ -32,22 +32,34 @@ impl ExecutorService for Service {
     type ForwardStream = forward::Events;
     type GetArtifactStream = artifact::Chunks;
 
-    async fn forward(&self, request: Request<v1::ForwardRequest>) -> Result<Response<Self::ForwardStream>, Status> {
+    async fn forward(
+        &self,
+        request: Request<v1::ForwardRequest>,
+    ) -> Result<Response<Self::ForwardStream>, Status> {
         Ok(Response::new(forward::admit(&self.device, request)?))
     }
 
-    async fn describe(&self, _request: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
+    async fn describe(
+        &self,
+        _request: Request<v1::DescribeRequest>,
+    ) -> Result<Response<v1::DescribeResponse>, Status> {
         let snapshot = self.device.lifecycle.snapshot();
         let served = self.device.lifecycle.served();
-        let artifacts = served.iter().flat_map(|served| &served.assets).map(|asset| v1::Artifact {
-            name: asset.name.clone(),
-            sha256: asset.sha256.clone(),
-            size_bytes: asset.size_bytes,
-        });
+        let artifacts = served
+            .iter()
+            .flat_map(|served| &served.assets)
+            .map(|asset| v1::Artifact {
+                name: asset.name.clone(),
+                sha256: asset.sha256.clone(),
+                size_bytes: asset.size_bytes,
+            });
         Ok(Response::new(v1::DescribeResponse {
             snapshot: Some((*snapshot).clone()),
             artifacts: artifacts.collect(),
-            model_card_json: served.as_ref().map(|served| served.card_json.clone()).unwrap_or_default(),
+            model_card_json: served
+                .as_ref()
+                .map(|served| served.card_json.clone())
+                .unwrap_or_default(),
         }))
     }
 
@@ -56,6 +68,8 @@ impl ExecutorService for Service {
         request: Request<v1::GetArtifactRequest>,
     ) -> Result<Response<Self::GetArtifactStream>, Status> {
         let served = self.device.lifecycle.served();
-        Ok(Response::new(artifact::open(served.as_deref(), &request.get_ref().sha256).await?))
+        Ok(Response::new(
+            artifact::open(served.as_deref(), &request.get_ref().sha256).await?,
+        ))
     }
 }

@@ -1,6 +1,8 @@
 //! From probe reports to the messages of the capability service.
 
-use deltagate_kernels_api::{BindingReport, BindingState, CandidateReport, FamilyBinding, KernelFamily, Preference, ProbeStage};
+use deltagate_kernels_api::{
+    BindingReport, BindingState, CandidateReport, FamilyBinding, KernelFamily, Preference, ProbeStage,
+};
 use deltagate_mesh::wire::duration;
 use deltagate_proto::v1;
 
@@ -27,14 +29,28 @@ pub(crate) fn bindings(report: &BindingReport) -> Vec<v1::KernelBinding> {
     report.bindings.iter().map(binding).collect()
 }
 
-/// The device of a snapshot.
+/// The device of a snapshot. A CPU has no compute capability, and is told from others by its host's name.
 pub(crate) fn device(device: &DeviceIdentity) -> v1::DeviceInfo {
+    let cpu = device.kind == "cpu";
     v1::DeviceInfo {
-        kind: device.kind.to_string(),
-        name: device.name.to_string(),
-        compute_capability: device.compute_capability.to_string(),
-        id: device.id.to_string(),
+        kind: device.kind.clone(),
+        name: device.name.clone(),
+        compute_capability: if cpu {
+            String::new()
+        } else {
+            device.compute_capability.clone()
+        },
+        id: if cpu {
+            host_name().unwrap_or_else(|| device.id.clone())
+        } else {
+            device.id.clone()
+        },
     }
+}
+
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 fn binding(bound: &FamilyBinding) -> v1::KernelBinding {

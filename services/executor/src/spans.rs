@@ -41,7 +41,10 @@ pub(crate) fn record_queue(parent: &Parent, queued: Instant, left: Instant) {
 
 fn segment_attributes(segment: &SegmentDone, tokens: usize) -> Vec<Attribute> {
     vec![
-        Attribute::new("deltagate.layers", format!("{}..{}", segment.layers.start, segment.layers.end)),
+        Attribute::new(
+            "deltagate.layers",
+            format!("{}..{}", segment.layers.start, segment.layers.end),
+        ),
         Attribute::new("deltagate.sequence", count(segment.sequence)),
         Attribute::new("deltagate.segments", count(segment.segments)),
         Attribute::new("deltagate.tokens", count(tokens)),
@@ -52,9 +55,18 @@ fn kernel_attributes(kernel: &KernelSpan, segment: &SegmentDone, tokens: usize) 
     vec![
         Attribute::new("deltagate.kernel.family", kernel.family.as_str()),
         Attribute::new("deltagate.kernel.backend", kernel.backend.to_string()),
-        Attribute::new("deltagate.kernel.busy_ns", i64::try_from(kernel.busy.as_nanos()).unwrap_or(i64::MAX)),
-        Attribute::new("deltagate.kernel.launches", i64::try_from(kernel.launches).unwrap_or(i64::MAX)),
-        Attribute::new("deltagate.layers", format!("{}..{}", segment.layers.start, segment.layers.end)),
+        Attribute::new(
+            "deltagate.kernel.busy_ns",
+            i64::try_from(kernel.busy.as_nanos()).unwrap_or(i64::MAX),
+        ),
+        Attribute::new(
+            "deltagate.kernel.launches",
+            i64::try_from(kernel.launches).unwrap_or(i64::MAX),
+        ),
+        Attribute::new(
+            "deltagate.layers",
+            format!("{}..{}", segment.layers.start, segment.layers.end),
+        ),
         Attribute::new("deltagate.tokens", count(tokens)),
     ]
 }

@@ -110,9 +110,21 @@ pub async fn run(
     config: ExecutorConfig,
     listener: Option<TcpListener>,
     shutdown: CancellationToken,
-    source: Option<ConfigSource>,
 ) -> Result<(), ExecutorError> {
-    start(config, listener, shutdown, source).await?.wait().await
+    start(config, listener, shutdown, None).await?.wait().await
+}
+
+/// Like [`run`], and swaps kernels when the configuration that it came from changes, or on SIGHUP.
+pub async fn run_reloading(
+    config: ExecutorConfig,
+    listener: Option<TcpListener>,
+    shutdown: CancellationToken,
+    source: ConfigSource,
+) -> Result<(), ExecutorError> {
+    start(config, listener, shutdown, Some(source))
+        .await?
+        .wait()
+        .await
 }
 
 /// Starts an executor over the configured model. `source` is where the configuration came from; without it only
@@ -141,8 +153,14 @@ pub async fn start_with(
         None => server::listen(config.listen).await?,
     };
     let addr = listener.local_addr().map_err(ServeError::LocalAddr)?;
-    let endpoint = config.advertise.clone().unwrap_or_else(|| format!("http://{addr}"));
-    let identity = Identity { instance_id: uuid::Uuid::now_v7().to_string(), endpoint };
+    let endpoint = config
+        .advertise
+        .clone()
+        .unwrap_or_else(|| format!("http://{addr}"));
+    let identity = Identity {
+        instance_id: uuid::Uuid::now_v7().to_string(),
+        endpoint,
+    };
 
     let context = DeviceContext {
         queue: Arc::new(Queue::new(config.queue.into())),
@@ -171,13 +189,30 @@ pub async fn start_with(
     let reload = Reload::new(Arc::clone(&context.queue), config.clone());
     let watcher = CancellationToken::new();
     if let Some(source) = source {
-        tokio::spawn(reload::watch(source, reload.clone(), config.watch_config, watcher.clone()));
+        tokio::spawn(reload::watch(
+            source,
+            reload.clone(),
+            config.watch_config,
+            watcher.clone(),
+        ));
     }
     tracing::info!(%addr, instance_id = context.lifecycle.identity().instance_id, "executor listens");
     let lifecycle = Arc::clone(&context.lifecycle);
-    let parts = Parts { context, server, heartbeat, device, watcher };
+    let parts = Parts {
+        context,
+        server,
+        heartbeat,
+        device,
+        watcher,
+    };
     let task = tokio::spawn(parts.until(shutdown.clone()));
-    Ok(ExecutorHandle { addr, reload, lifecycle, shutdown, task })
+    Ok(ExecutorHandle {
+        addr,
+        reload,
+        lifecycle,
+        shutdown,
+        task,
+    })
 }
 
 /// What has to be ended, in order.

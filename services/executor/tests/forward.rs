@@ -49,10 +49,18 @@ fn error(result: Result<Vec<Event>, Status>) -> ServiceError {
 async fn events_come_in_order_and_only_if_asked_for() {
     let bench = Bench::ready().await;
     bench.script.segments.store(3, Ordering::Relaxed);
-    let request = v1::ForwardRequest { segment_events: true, ..bench.request(1, &[4, 2]) };
+    let request = v1::ForwardRequest {
+        segment_events: true,
+        ..bench.request(1, &[4, 2])
+    };
     let events = collect(bench.client.clone(), request).await.unwrap();
-    let [Event::Accepted(accepted), Event::Segment(a), Event::Segment(b), Event::Segment(c), Event::Result(result)] =
-        &events[..]
+    let [
+        Event::Accepted(accepted),
+        Event::Segment(a),
+        Event::Segment(b),
+        Event::Segment(c),
+        Event::Result(result),
+    ] = &events[..]
     else {
         panic!("unexpected events {events:?}");
     };
@@ -61,13 +69,27 @@ async fn events_come_in_order_and_only_if_asked_for() {
     assert_eq!((c.segments, c.first_layer, c.end_layer), (3, 8, 12));
     assert!(c.elapsed.is_some());
     assert_eq!(result.outputs.len(), 2);
-    assert_eq!((result.outputs[1].rows[0].position, &result.outputs[1].rows[0].values[..]), (1, &[1.0, 2.0][..]));
+    assert_eq!(
+        (
+            result.outputs[1].rows[0].position,
+            &result.outputs[1].rows[0].values[..]
+        ),
+        (1, &[1.0, 2.0][..])
+    );
     assert_eq!(result.capability_fingerprint, bench.fingerprint());
-    assert_eq!((result.kernels[0].backend.as_str(), result.kernels[0].launches), ("first", 7));
+    assert_eq!(
+        (result.kernels[0].backend.as_str(), result.kernels[0].launches),
+        ("first", 7)
+    );
     assert!(result.queue.is_some() && result.forward.is_some());
 
-    let events = collect(bench.client.clone(), bench.request(1, &[4])).await.unwrap();
-    assert!(matches!(&events[..], [Event::Accepted(_), Event::Result(_)]), "{events:?}");
+    let events = collect(bench.client.clone(), bench.request(1, &[4]))
+        .await
+        .unwrap();
+    assert!(
+        matches!(&events[..], [Event::Accepted(_), Event::Result(_)]),
+        "{events:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,25 +102,45 @@ async fn what_is_not_complete_and_finite_is_an_error() {
     ] {
         *bench.script.ending.lock() = ending;
         let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
-        assert_eq!((error.code, error.reason.as_ref()), (Code::Internal, reason), "{ending:?}");
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::Internal, reason),
+            "{ending:?}"
+        );
         if ending == Ending::FailsInKernel {
             assert_eq!(error.fact("kernel_family"), Some("conv1d"));
         }
     }
     *bench.script.ending.lock() = Ending::Answers;
-    bench.forward(bench.request(1, &[4])).await.expect("the executor goes on");
+    bench
+        .forward(bench.request(1, &[4]))
+        .await
+        .expect("the executor goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_says_when_to_come_back() {
     let bench = small_queue(2, 10).await;
     let running = occupy(&bench).await;
-    let second = bench.client.clone().forward(bench.request(2, &[6])).await.unwrap();
+    let second = bench
+        .client
+        .clone()
+        .forward(bench.request(2, &[6]))
+        .await
+        .unwrap();
     let by_tokens = bench.forward(bench.request(3, &[5])).await.unwrap_err();
-    let third = bench.client.clone().forward(bench.request(4, &[4])).await.unwrap();
+    let third = bench
+        .client
+        .clone()
+        .forward(bench.request(4, &[4]))
+        .await
+        .unwrap();
     let by_requests = bench.forward(bench.request(5, &[1])).await.unwrap_err();
     for error in [by_tokens, by_requests] {
-        assert_eq!((error.code, error.reason.as_ref()), (Code::ResourceExhausted, "QUEUE_FULL"));
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::ResourceExhausted, "QUEUE_FULL")
+        );
         assert!(error.retry_after.is_some());
     }
     bench.script.let_go();
@@ -110,8 +152,16 @@ async fn a_full_queue_says_when_to_come_back() {
 async fn a_gone_client_frees_its_place_at_once_and_is_not_run() {
     let bench = small_queue(1, 100).await;
     let running = occupy(&bench).await;
-    let gone = bench.client.clone().forward(bench.request(2, &[4])).await.unwrap();
-    assert_eq!(bench.forward(bench.request(3, &[4])).await.unwrap_err().code, Code::ResourceExhausted);
+    let gone = bench
+        .client
+        .clone()
+        .forward(bench.request(2, &[4]))
+        .await
+        .unwrap();
+    assert_eq!(
+        bench.forward(bench.request(3, &[4])).await.unwrap_err().code,
+        Code::ResourceExhausted
+    );
     drop(gone);
     let until = Instant::now() + Duration::from_millis(500);
     let next = loop {
@@ -133,8 +183,16 @@ async fn a_dispatched_request_of_a_gone_client_stops_at_the_next_segment() {
     let bench = Bench::ready().await;
     bench.script.segments.store(1_000, Ordering::Relaxed);
     *bench.script.segment_time.lock() = Duration::from_millis(10);
-    let stream = bench.client.clone().forward(bench.request(1, &[4])).await.unwrap();
-    eventually("it runs", || bench.script.finished_segments.load(Ordering::Relaxed) > 0).await;
+    let stream = bench
+        .client
+        .clone()
+        .forward(bench.request(1, &[4]))
+        .await
+        .unwrap();
+    eventually("it runs", || {
+        bench.script.finished_segments.load(Ordering::Relaxed) > 0
+    })
+    .await;
     drop(stream);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let stopped_at = bench.script.finished_segments.load(Ordering::Relaxed);
@@ -152,40 +210,64 @@ async fn a_deadline_is_kept_in_the_queue_and_on_the_device() {
         let mut request = tonic::Request::new(bench.request(token, &[4]));
         // The header alone: a timer of the client would end the call by itself.
         let header = deltagate_mesh::deadline::format(timeout);
-        request.metadata_mut().insert("grpc-timeout", header.parse().unwrap());
+        request
+            .metadata_mut()
+            .insert("grpc-timeout", header.parse().unwrap());
         request
     };
     let begin = Instant::now();
     let queued = error(collect(bench.client.clone(), timed(2, Duration::from_millis(150))).await);
     let waited = begin.elapsed();
-    assert_eq!((queued.code, queued.fact("stage")), (Code::DeadlineExceeded, Some("queue")));
-    assert!(waited >= Duration::from_millis(140) && waited < Duration::from_millis(400), "{waited:?}");
+    assert_eq!(
+        (queued.code, queued.fact("stage")),
+        (Code::DeadlineExceeded, Some("queue"))
+    );
+    assert!(
+        waited >= Duration::from_millis(140) && waited < Duration::from_millis(400),
+        "{waited:?}"
+    );
     bench.script.let_go();
     running.await.unwrap().unwrap();
 
     bench.script.segments.store(1_000, Ordering::Relaxed);
     *bench.script.segment_time.lock() = Duration::from_millis(5);
     let ran = error(collect(bench.client.clone(), timed(3, Duration::from_millis(150))).await);
-    assert_eq!((ran.code, ran.fact("stage")), (Code::DeadlineExceeded, Some("run")));
+    assert_eq!(
+        (ran.code, ran.fact("stage")),
+        (Code::DeadlineExceeded, Some("run"))
+    );
     bench.script.segments.store(1, Ordering::Relaxed);
     bench.forward(bench.request(4, &[4])).await.unwrap();
-    assert_eq!(bench.script.ran_tokens(), [100, 4], "neither of the late ones ran to its end");
+    assert_eq!(
+        bench.script.ran_tokens(),
+        [100, 4],
+        "neither of the late ones ran to its end"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_does_not_hold_the_device() {
     let bench = Bench::ready().await;
     bench.script.segments.store(5_000, Ordering::Relaxed);
-    let request = v1::ForwardRequest { segment_events: true, ..bench.request(1, &[4]) };
+    let request = v1::ForwardRequest {
+        segment_events: true,
+        ..bench.request(1, &[4])
+    };
     let mut slow = bench.client.clone().forward(request).await.unwrap().into_inner();
     eventually("the device is done with it", || bench.script.ran_tokens() == [1]).await;
     bench.script.segments.store(1, Ordering::Relaxed);
-    bench.forward(bench.request(2, &[4])).await.expect("another one runs meanwhile");
+    bench
+        .forward(bench.request(2, &[4]))
+        .await
+        .expect("another one runs meanwhile");
     let mut last = None;
     while let Some(event) = slow.message().await.unwrap() {
         last = event.event;
     }
-    assert!(matches!(last, Some(Event::Result(_))), "the result waited: {last:?}");
+    assert!(
+        matches!(last, Some(Event::Result(_))),
+        "the result waited: {last:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +276,15 @@ async fn callers_run_in_their_order() {
     let running = occupy(&bench).await;
     let mut streams = Vec::new();
     for token in 1..=5 {
-        streams.push(bench.client.clone().forward(bench.request(token, &[4])).await.unwrap().into_inner());
+        streams.push(
+            bench
+                .client
+                .clone()
+                .forward(bench.request(token, &[4]))
+                .await
+                .unwrap()
+                .into_inner(),
+        );
     }
     bench.script.let_go();
     running.await.unwrap().unwrap();
@@ -222,12 +312,26 @@ async fn describes_itself_and_serves_its_assets() {
     script.assets.lock().push(asset);
     let bench = Bench::with(config(), script, None).await;
     let snapshot = bench.wait_phase(ExecutorPhase::Ready).await;
-    let described = bench.client.clone().describe(v1::DescribeRequest {}).await.unwrap().into_inner();
+    let described = bench
+        .client
+        .clone()
+        .describe(v1::DescribeRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(described.snapshot.as_ref(), Some(&*snapshot));
     assert_eq!(described.model_card_json, "{\"name\":\"scripted\"}");
     assert_eq!(described.artifacts[0].sha256, "c".repeat(64));
-    let request = v1::GetArtifactRequest { sha256: described.artifacts[0].sha256.clone() };
-    let mut chunks = bench.client.clone().get_artifact(request).await.unwrap().into_inner();
+    let request = v1::GetArtifactRequest {
+        sha256: described.artifacts[0].sha256.clone(),
+    };
+    let mut chunks = bench
+        .client
+        .clone()
+        .get_artifact(request)
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(&chunks.message().await.unwrap().unwrap().chunk[..], b"{}");
     assert!(chunks.message().await.unwrap().is_none());
 }

@@ -24,15 +24,27 @@ async fn is_alive_but_nothing_is_serving_while_it_loads() {
     script.hold_loading();
     let bench = Bench::with(config(), script, None).await;
     bench.mesh.set_policy(Mode::Deny(vec!["not yet".to_owned()]));
-    let described = bench.client.clone().describe(v1::DescribeRequest {}).await.unwrap().into_inner();
+    let described = bench
+        .client
+        .clone()
+        .describe(v1::DescribeRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     let snapshot = described.snapshot.unwrap();
-    assert_eq!((snapshot.phase(), &snapshot.reasons[..]), (ExecutorPhase::Loading, &["LOADING".to_owned()][..]));
+    assert_eq!(
+        (snapshot.phase(), &snapshot.reasons[..]),
+        (ExecutorPhase::Loading, &["LOADING".to_owned()][..])
+    );
     assert_eq!(described.model_card_json, "");
     for entry in ["", SERVICE_ENTRY, DELTA_RULE] {
         assert!(!bench.serving(entry).await, "`{entry}` is serving while loading");
     }
     let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
-    assert_eq!((error.code, error.reason.as_ref()), (Code::Unavailable, "LOADING"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::Unavailable, "LOADING")
+    );
 
     bench.script.let_go();
     bench.wait_serving(DELTA_RULE, true).await;
@@ -53,20 +65,45 @@ async fn a_ready_snapshot_says_what_is_bound() {
     assert_eq!(snapshot.fingerprint, "fingerprint-first");
     assert_eq!(snapshot.bindings.len(), KernelFamily::ALL.len());
     assert_eq!(snapshot.device.as_ref().unwrap().kind, "cpu");
-    eventually("the registry has it", || bench.mesh.state.registered.lock().as_ref() == Some(&*snapshot)).await;
+    eventually("the registry has it", || {
+        bench.mesh.state.registered.lock().as_ref() == Some(&*snapshot)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_no_of_policy_is_a_no_until_it_is_a_yes() {
     let bench = Bench::ready().await;
-    bench.mesh.set_policy(Mode::Deny(vec!["device is not listed".to_owned()]));
+    bench
+        .mesh
+        .set_policy(Mode::Deny(vec!["device is not listed".to_owned()]));
     let snapshot = bench.wait_phase(ExecutorPhase::AwaitingPolicy).await;
-    assert_eq!(snapshot.reasons, ["POLICY_DENIED: device is not listed"]);
+    assert_eq!(
+        snapshot.reasons,
+        ["EXECUTOR_NOT_READY: device is not listed"],
+        "it may be a moment's no"
+    );
     let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
-    assert_eq!((error.code, error.reason.as_ref()), (Code::FailedPrecondition, "POLICY_DENIED"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::Unavailable, "EXECUTOR_NOT_READY")
+    );
+    let snapshots = bench.handle.snapshots();
+    eventually("the no lasts", || {
+        snapshots.borrow().reasons == ["POLICY_DENIED: device is not listed"]
+    })
+    .await;
+    let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::FailedPrecondition, "POLICY_DENIED")
+    );
     assert_eq!(error.preconditions[0].kind, "POLICY_DENIED");
     bench.wait_serving("", false).await;
-    assert!(bench.serving(DELTA_RULE).await, "the kernel is bound all the same");
+    assert!(
+        bench.serving(DELTA_RULE).await,
+        "the kernel is bound all the same"
+    );
     bench.mesh.set_policy(Mode::Allow);
     bench.wait_phase(ExecutorPhase::Ready).await;
 }
@@ -81,7 +118,10 @@ async fn a_silent_policy_takes_readiness_away_within_two_seconds() {
         assert_eq!(snapshot.reasons, ["POLICY_UNREACHABLE"]);
         bench.wait_serving("", false).await;
         let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
-        assert_eq!((error.code, error.reason.as_ref()), (Code::Unavailable, "POLICY_UNREACHABLE"));
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::Unavailable, "POLICY_UNREACHABLE")
+        );
         bench.mesh.set_policy(Mode::Allow);
         bench.wait_phase(ExecutorPhase::Ready).await;
         bench.forward(bench.request(1, &[4])).await.unwrap();
@@ -94,13 +134,20 @@ async fn a_lost_registry_takes_readiness_away_and_a_new_one_gives_it_back() {
     bench.mesh.kill_capability().await;
     let snapshots = bench.handle.snapshots();
     let unreachable = "CAPABILITY_UNREACHABLE".to_owned();
-    eventually("it says why", || snapshots.borrow().reasons.contains(&unreachable)).await;
+    eventually("it says why", || {
+        snapshots.borrow().reasons.contains(&unreachable)
+    })
+    .await;
     assert_eq!(snapshots.borrow().phase(), ExecutorPhase::AwaitingPolicy);
     bench.wait_serving("", false).await;
     bench.mesh.revive_capability().await;
     bench.wait_phase(ExecutorPhase::Ready).await;
     let registered = bench.mesh.state.registered.lock().clone();
-    assert_eq!(registered.unwrap().instance_id, bench.handle.instance_id(), "the new registry has the snapshot");
+    assert_eq!(
+        registered.unwrap().instance_id,
+        bench.handle.instance_id(),
+        "the new registry has the snapshot"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,15 +170,26 @@ async fn a_kernel_that_is_not_bound_is_named_and_not_put_to_policy() {
     let bench = Bench::with(config(), script, None).await;
     let mut snapshots = bench.handle.snapshots();
     let reasons = ["KERNEL_NOT_BOUND: delta_rule has no candidate".to_owned()];
-    let waited = tokio::time::timeout(Duration::from_secs(2), snapshots.wait_for(|s| s.reasons == reasons)).await;
+    let waited = tokio::time::timeout(
+        Duration::from_secs(2),
+        snapshots.wait_for(|s| s.reasons == reasons),
+    )
+    .await;
     let snapshot = waited.expect("within 2 s").unwrap().clone();
     assert_eq!(snapshot.phase(), ExecutorPhase::AwaitingPolicy);
-    let states: Vec<_> = snapshot.bindings.iter().filter(|b| b.state() != BindingState::Bound).collect();
+    let states: Vec<_> = snapshot
+        .bindings
+        .iter()
+        .filter(|b| b.state() != BindingState::Bound)
+        .collect();
     assert_eq!(states.len(), 1);
     bench.wait_serving("deltagate.kernel.conv1d", true).await;
     assert!(!bench.serving(DELTA_RULE).await);
     let error = bench.forward(bench.request(1, &[4])).await.unwrap_err();
-    assert_eq!((error.code, error.reason.as_ref()), (Code::FailedPrecondition, "KERNEL_NOT_BOUND"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::FailedPrecondition, "KERNEL_NOT_BOUND")
+    );
     assert_eq!(*bench.mesh.state.decisions.lock(), 0);
 }
 
@@ -148,7 +206,11 @@ async fn a_busy_device_does_not_delay_the_heartbeat() {
     let lost = tokio::time::timeout(Duration::from_secs(2), snapshots.changed()).await;
     assert!(lost.is_err(), "it changed while busy: {:?}", snapshots.borrow());
     let beats = bench.mesh.reports().len() - before;
-    assert!((4..=7).contains(&beats), "{beats} heartbeats in {:?}", begin.elapsed());
+    assert!(
+        (4..=7).contains(&beats),
+        "{beats} heartbeats in {:?}",
+        begin.elapsed()
+    );
     bench.script.let_go();
     running.await.unwrap().unwrap();
 }
@@ -166,7 +228,10 @@ async fn a_drain_finishes_what_was_accepted_and_takes_nothing_new() {
     bench.handle.shutdown();
     bench.wait_phase(ExecutorPhase::Draining).await;
     let error = bench.forward(bench.request(9, &[4])).await.unwrap_err();
-    assert_eq!((error.code, error.reason.as_ref()), (Code::Unavailable, "DRAINING"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::Unavailable, "DRAINING")
+    );
     tokio::time::sleep(Duration::from_millis(100)).await;
     bench.script.let_go();
     for call in accepted {
@@ -180,7 +245,11 @@ async fn a_drain_finishes_what_was_accepted_and_takes_nothing_new() {
     let reports = state.reports.lock();
     let last = reports.last().unwrap();
     assert!(last.leaving);
-    assert!(reports.iter().any(|r| r.snapshot.as_ref().is_some_and(|s| s.phase() == ExecutorPhase::Draining)));
+    assert!(reports.iter().any(|r| {
+        r.snapshot
+            .as_ref()
+            .is_some_and(|s| s.phase() == ExecutorPhase::Draining)
+    }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +271,11 @@ async fn a_panic_on_the_device_answers_everybody_and_ends_the_executor() {
     let error = bench.handle.wait().await.unwrap_err();
     assert_eq!(error.exit_code(), EXIT_DEVICE_LOST);
     let reports = state.reports.lock();
-    assert!(reports.iter().any(|r| r.snapshot.as_ref().is_some_and(|s| s.phase() == ExecutorPhase::Failed)));
+    assert!(reports.iter().any(|r| {
+        r.snapshot
+            .as_ref()
+            .is_some_and(|s| s.phase() == ExecutorPhase::Failed)
+    }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +302,10 @@ async fn a_model_that_does_not_load_ends_the_executor_with_its_own_code() {
     *script.load_fails.lock() = true;
     let bench = Bench::with(config(), script, None).await;
     let failed = bench.wait_phase(ExecutorPhase::Failed).await;
-    assert_eq!(failed.reasons, ["LOAD_FAILED: model folder declares no decider family"]);
+    assert_eq!(
+        failed.reasons,
+        ["LOAD_FAILED: model folder declares no decider family"]
+    );
     let error = bench.handle.wait().await.unwrap_err();
     assert_eq!(error.exit_code(), EXIT_LOAD_FAILED);
 }

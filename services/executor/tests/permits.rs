@@ -27,16 +27,39 @@ async fn refuses_every_permit_but_its_own() {
     let table = [
         ("none", None, "PERMIT_MISSING"),
         ("empty", Some(v1::SignedPermit::default()), "PERMIT_INVALID"),
-        ("expired", Some(permit(&bench.signer, &instance, &fingerprint, Duration::ZERO)), "PERMIT_EXPIRED"),
-        ("foreign signer", Some(permit(&foreign, &instance, &fingerprint, minute)), "PERMIT_INVALID"),
+        (
+            "expired",
+            Some(permit(&bench.signer, &instance, &fingerprint, Duration::ZERO)),
+            "PERMIT_EXPIRED",
+        ),
+        (
+            "foreign signer",
+            Some(permit(&foreign, &instance, &fingerprint, minute)),
+            "PERMIT_INVALID",
+        ),
         ("tampered claims", Some(tampered), "PERMIT_INVALID"),
-        ("other instance", Some(permit(&bench.signer, "another", &fingerprint, minute)), "PERMIT_INVALID"),
-        ("other binding", Some(permit(&bench.signer, &instance, "another", minute)), "FINGERPRINT_MISMATCH"),
+        (
+            "other instance",
+            Some(permit(&bench.signer, "another", &fingerprint, minute)),
+            "PERMIT_INVALID",
+        ),
+        (
+            "other binding",
+            Some(permit(&bench.signer, &instance, "another", minute)),
+            "FINGERPRINT_MISMATCH",
+        ),
     ];
     for (name, permit, reason) in table {
-        let request = v1::ForwardRequest { permit, ..bench.request(1, &[4]) };
+        let request = v1::ForwardRequest {
+            permit,
+            ..bench.request(1, &[4])
+        };
         let error = bench.forward(request).await.expect_err(name);
-        assert_eq!((error.code, error.reason.as_ref()), (Code::PermissionDenied, reason), "{name}");
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::PermissionDenied, reason),
+            "{name}"
+        );
     }
     assert!(bench.script.ran_tokens().is_empty(), "nothing of this may run");
     bench.forward(bench.request(1, &[4])).await.unwrap();
@@ -48,12 +71,20 @@ async fn a_plan_for_another_binding_is_sent_back_for_a_new_permit() {
     let bench = Bench::ready().await;
     let stale = "fingerprint-of-yesterday";
     let request = v1::ForwardRequest {
-        permit: Some(permit(&bench.signer, bench.handle.instance_id(), stale, Duration::from_secs(60))),
+        permit: Some(permit(
+            &bench.signer,
+            bench.handle.instance_id(),
+            stale,
+            Duration::from_secs(60),
+        )),
         capability_fingerprint: stale.to_owned(),
         ..bench.request(1, &[4])
     };
     let error = bench.forward(request).await.unwrap_err();
-    assert_eq!((error.code, error.reason.as_ref()), (Code::Unavailable, "FINGERPRINT_MISMATCH"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::Unavailable, "FINGERPRINT_MISMATCH")
+    );
     assert!(error.retry_after.is_some());
 }
 
@@ -66,14 +97,25 @@ async fn a_permit_that_expires_in_the_queue_is_refused_at_dispatch() {
         support::collect(client, request)
     });
     support::eventually("the first runs", || bench.script.started() == 1).await;
-    let short = permit(&bench.signer, bench.handle.instance_id(), &bench.fingerprint(), Duration::from_millis(300));
-    let request = v1::ForwardRequest { permit: Some(short), ..bench.request(2, &[4]) };
+    let short = permit(
+        &bench.signer,
+        bench.handle.instance_id(),
+        &bench.fingerprint(),
+        Duration::from_millis(300),
+    );
+    let request = v1::ForwardRequest {
+        permit: Some(short),
+        ..bench.request(2, &[4])
+    };
     let mut stream = bench.client.clone().forward(request).await.unwrap().into_inner();
     assert!(stream.message().await.unwrap().is_some(), "it is accepted");
     tokio::time::sleep(Duration::from_millis(400)).await;
     bench.script.let_go();
     let error = deltagate_mesh::ServiceError::from(&stream.message().await.unwrap_err());
-    assert_eq!((error.code, error.reason.as_ref()), (Code::PermissionDenied, "PERMIT_EXPIRED"));
+    assert_eq!(
+        (error.code, error.reason.as_ref()),
+        (Code::PermissionDenied, "PERMIT_EXPIRED")
+    );
     assert_eq!(error.fact("stage"), Some("dispatch"));
     first.await.unwrap().unwrap();
     assert_eq!(bench.script.ran_tokens(), [1]);
@@ -84,7 +126,10 @@ async fn a_permit_bounds_the_plan() {
     let bench = Bench::ready().await;
     for (lengths, limit) in [(vec![501, 500], "1000"), (vec![1; 5], "4")] {
         let error = bench.forward(bench.request(1, &lengths)).await.unwrap_err();
-        assert_eq!((error.code, error.reason.as_ref()), (Code::PermissionDenied, "POLICY_DENIED"));
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::PermissionDenied, "POLICY_DENIED")
+        );
         assert_eq!(error.fact("limit"), Some(limit));
     }
     bench.forward(bench.request(1, &[500, 500])).await.unwrap();
@@ -98,8 +143,15 @@ async fn faults_of_a_plan_are_named_and_not_run() {
     request.sequences = vec![sequence(1, 0), sequence(1, 601)];
     let error = bench.forward(request).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidArgument);
-    let fields: Vec<_> = error.fields.iter().map(|f| (f.field.as_str(), f.reason.as_ref())).collect();
-    let expected = [("sequences[0].token_ids", "REQUIRED"), ("sequences[1].token_ids", "PROMPT_TOO_LONG")];
+    let fields: Vec<_> = error
+        .fields
+        .iter()
+        .map(|f| (f.field.as_str(), f.reason.as_ref()))
+        .collect();
+    let expected = [
+        ("sequences[0].token_ids", "REQUIRED"),
+        ("sequences[1].token_ids", "PROMPT_TOO_LONG"),
+    ];
     assert_eq!(fields, expected);
     assert!(bench.script.ran_tokens().is_empty());
     assert_eq!(*bench.script.ending.lock(), Ending::Answers);

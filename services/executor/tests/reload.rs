@@ -45,14 +45,19 @@ async fn a_swap_under_load_loses_nothing() {
                             // Accepted: from here on only a result is right.
                             let mut stream = stream.into_inner();
                             let mut last = None;
-                            while let Some(event) = stream.message().await.expect("accepted work is not lost") {
+                            while let Some(event) = stream.message().await.expect("accepted work is not lost")
+                            {
                                 last = event.event;
                             }
-                            let Some(deltagate_proto::v1::forward_response::Event::Result(result)) = last else {
+                            let Some(deltagate_proto::v1::forward_response::Event::Result(result)) = last
+                            else {
                                 panic!("no result");
                             };
                             assert_eq!(result.capability_fingerprint, asked_for);
-                            assert_eq!(result.kernels[0].backend, asked_for.trim_start_matches("fingerprint-"));
+                            assert_eq!(
+                                result.kernels[0].backend,
+                                asked_for.trim_start_matches("fingerprint-")
+                            );
                             answered.push((asked_for, token));
                             token = caller * 200 + (token + 1) % 200;
                         }
@@ -82,10 +87,16 @@ async fn a_swap_under_load_loses_nothing() {
     let mut ran = bench.script.ran.lock().clone();
     ran.sort();
     answered.sort();
-    assert_eq!(ran, answered, "everything that ran was answered, and on the binding it was asked for");
+    assert_eq!(
+        ran, answered,
+        "everything that ran was answered, and on the binding it was asked for"
+    );
     for backend in ["first", "second", "third"] {
         let fingerprint = format!("fingerprint-{backend}");
-        assert!(answered.iter().any(|(on, _)| *on == fingerprint), "nothing ran on {backend}");
+        assert!(
+            answered.iter().any(|(on, _)| *on == fingerprint),
+            "nothing ran on {backend}"
+        );
     }
 }
 
@@ -93,10 +104,16 @@ async fn a_swap_under_load_loses_nothing() {
 async fn those_who_wait_run_on_the_binding_they_were_admitted_for() {
     let bench = Bench::ready().await;
     bench.script.hold_device();
-    let mut calls = vec![tokio::spawn(collect(bench.client.clone(), bench.request(1, &[4])))];
+    let mut calls = vec![tokio::spawn(collect(
+        bench.client.clone(),
+        bench.request(1, &[4]),
+    ))];
     eventually("one runs", || bench.script.started() == 1).await;
     for token in 2..=4 {
-        calls.push(tokio::spawn(collect(bench.client.clone(), bench.request(token, &[4]))));
+        calls.push(tokio::spawn(collect(
+            bench.client.clone(),
+            bench.request(token, &[4]),
+        )));
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     let reload = bench.handle.reload.clone();
@@ -109,19 +126,29 @@ async fn those_who_wait_run_on_the_binding_they_were_admitted_for() {
     swap.await.unwrap().unwrap();
     let ran = bench.script.ran.lock().clone();
     assert_eq!(ran.len(), 4);
-    assert!(ran.iter().all(|(fingerprint, _)| fingerprint == "fingerprint-first"), "{ran:?}");
+    assert!(
+        ran.iter()
+            .all(|(fingerprint, _)| fingerprint == "fingerprint-first"),
+        "{ran:?}"
+    );
 
     let ready = bench.wait_phase(ExecutorPhase::Ready).await;
     assert_eq!(ready.fingerprint, "fingerprint-second");
     bench.forward(bench.request(5, &[4])).await.unwrap();
-    assert_eq!(bench.script.ran.lock().last().unwrap(), &("fingerprint-second".to_owned(), 5));
+    assert_eq!(
+        bench.script.ran.lock().last().unwrap(),
+        &("fingerprint-second".to_owned(), 5)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_bind_leaves_the_former_binding() {
     let bench = Bench::ready().await;
     let error = bench.handle.reload.rebind(prefer("broken")).await.unwrap_err();
-    assert!(matches!(&error, ReloadError::Rebind(why) if why.contains("failed its probe")), "{error}");
+    assert!(
+        matches!(&error, ReloadError::Rebind(why) if why.contains("failed its probe")),
+        "{error}"
+    );
     assert_eq!(bench.handle.reload.last(), Some(Err(error)));
     assert_eq!(bench.fingerprint(), "fingerprint-first");
     assert_eq!(bench.handle.snapshots().borrow().phase(), ExecutorPhase::Ready);
@@ -151,7 +178,10 @@ fn source(file: PathBuf, base: deltagate_executor::ExecutorConfig) -> ConfigSour
         }
         Ok(config)
     };
-    ConfigSource { file: Some(file), load: Arc::new(load) }
+    ConfigSource {
+        file: Some(file),
+        load: Arc::new(load),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +191,12 @@ async fn a_changed_config_file_is_applied_and_a_broken_one_is_not() {
     std::fs::write(&file, "backend=first").unwrap();
     let mut config = config();
     config.kernels = prefer("first");
-    let bench = Bench::with(config.clone(), Script::default(), Some(source(file.clone(), config))).await;
+    let bench = Bench::with(
+        config.clone(),
+        Script::default(),
+        Some(source(file.clone(), config)),
+    )
+    .await;
     bench.wait_phase(ExecutorPhase::Ready).await;
 
     std::fs::write(&file, "nonsense").unwrap();
@@ -174,7 +209,10 @@ async fn a_changed_config_file_is_applied_and_a_broken_one_is_not() {
     bench.wait_phase(ExecutorPhase::Ready).await;
 
     std::fs::write(&file, "backend=broken").unwrap();
-    eventually("the failure", || matches!(bench.handle.reload.last(), Some(Err(ReloadError::Rebind(_))))).await;
+    eventually("the failure", || {
+        matches!(bench.handle.reload.last(), Some(Err(ReloadError::Rebind(_))))
+    })
+    .await;
     assert_eq!(bench.fingerprint(), "fingerprint-second");
 
     std::fs::remove_file(&file).unwrap();

@@ -32,14 +32,21 @@ impl TraceService for Collector {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let resources = request.into_inner().resource_spans.into_iter();
-        let spans = resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans);
+        let spans = resources
+            .flat_map(|resource| resource.scope_spans)
+            .flat_map(|scope| scope.spans);
         self.0.lock().extend(spans);
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
 fn attribute(span: &Span, key: &str) -> Option<String> {
-    let value = span.attributes.iter().find(|attribute| attribute.key == key)?.value.as_ref()?;
+    let value = span
+        .attributes
+        .iter()
+        .find(|attribute| attribute.key == key)?
+        .value
+        .as_ref()?;
     match value.value.as_ref()? {
         Value::StringValue(text) => Some(text.clone()),
         Value::IntValue(number) => Some(number.to_string()),
@@ -49,13 +56,22 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_shows_queue_segments_and_kernels() {
-    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .await
+        .unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let collector = Collector::default();
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let service = TraceServiceServer::new(collector.clone());
-    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
-    let config = TelemetryConfig { otlp_endpoint: Some(endpoint), ..Default::default() };
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming),
+    );
+    let config = TelemetryConfig {
+        otlp_endpoint: Some(endpoint),
+        ..Default::default()
+    };
     let guard = telemetry::init("executor", &config).unwrap();
 
     let bench = Bench::ready().await;
@@ -63,18 +79,28 @@ async fn a_trace_shows_queue_segments_and_kernels() {
     for (trace, sampled) in [(TRACE, "01"), ("f".repeat(32).as_str(), "00")] {
         let mut request = tonic::Request::new(bench.request(7, &[4]));
         let traceparent = format!("00-{trace}-00f067aa0ba902b7-{sampled}");
-        request.metadata_mut().insert("traceparent", traceparent.parse().unwrap());
+        request
+            .metadata_mut()
+            .insert("traceparent", traceparent.parse().unwrap());
         collect(bench.client.clone(), request).await.unwrap();
     }
     tokio::task::spawn_blocking(move || drop(guard)).await.unwrap();
     let spans = collector.0.lock().clone();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    assert!(spans.iter().all(|span| hex(&span.trace_id) != "f".repeat(32)), "an unsampled trace was recorded");
+    assert!(
+        spans.iter().all(|span| hex(&span.trace_id) != "f".repeat(32)),
+        "an unsampled trace was recorded"
+    );
 
     let ours: Vec<&Span> = spans.iter().filter(|span| hex(&span.trace_id) == TRACE).collect();
     let one = |name: &str| {
         let found: Vec<_> = ours.iter().filter(|span| span.name == name).collect();
-        assert_eq!(found.len(), 1, "{name} in {:?}", ours.iter().map(|span| &span.name).collect::<Vec<_>>());
+        assert_eq!(
+            found.len(),
+            1,
+            "{name} in {:?}",
+            ours.iter().map(|span| &span.name).collect::<Vec<_>>()
+        );
         *found[0]
     };
     let server = one("deltagate.v1.ExecutorService/Forward");
@@ -83,22 +109,44 @@ async fn a_trace_shows_queue_segments_and_kernels() {
     let segments = [one("segment 0"), one("segment 1")];
     for child in [queue, segments[0], segments[1]] {
         assert_eq!(child.parent_span_id, server.span_id, "{}", child.name);
-        assert!(child.start_time_unix_nano <= child.end_time_unix_nano, "{}", child.name);
+        assert!(
+            child.start_time_unix_nano <= child.end_time_unix_nano,
+            "{}",
+            child.name
+        );
     }
     assert!(queue.end_time_unix_nano <= segments[0].start_time_unix_nano);
     assert!(segments[0].end_time_unix_nano <= segments[1].start_time_unix_nano);
-    assert_eq!(attribute(segments[1], "deltagate.layers").as_deref(), Some("4..8"));
+    assert_eq!(
+        attribute(segments[1], "deltagate.layers").as_deref(),
+        Some("4..8")
+    );
     assert_eq!(attribute(segments[1], "deltagate.tokens").as_deref(), Some("4"));
 
-    let kernels: Vec<_> = ours.iter().filter(|span| span.name == "kernel delta_rule").collect();
+    let kernels: Vec<_> = ours
+        .iter()
+        .filter(|span| span.name == "kernel delta_rule")
+        .collect();
     assert_eq!(kernels.len(), 2, "one in each segment");
     for (kernel, segment) in kernels.iter().zip(segments) {
         assert_eq!(kernel.parent_span_id, segment.span_id);
         assert!(kernel.start_time_unix_nano >= segment.start_time_unix_nano);
         assert!(kernel.end_time_unix_nano <= segment.end_time_unix_nano);
-        assert_eq!(attribute(kernel, "deltagate.kernel.family").as_deref(), Some("delta_rule"));
-        assert_eq!(attribute(kernel, "deltagate.kernel.backend").as_deref(), Some("first"));
-        assert_eq!(attribute(kernel, "deltagate.kernel.busy_ns").as_deref(), Some("3000"));
-        assert_eq!(attribute(kernel, "deltagate.kernel.launches").as_deref(), Some("7"));
+        assert_eq!(
+            attribute(kernel, "deltagate.kernel.family").as_deref(),
+            Some("delta_rule")
+        );
+        assert_eq!(
+            attribute(kernel, "deltagate.kernel.backend").as_deref(),
+            Some("first")
+        );
+        assert_eq!(
+            attribute(kernel, "deltagate.kernel.busy_ns").as_deref(),
+            Some("3000")
+        );
+        assert_eq!(
+            attribute(kernel, "deltagate.kernel.launches").as_deref(),
+            Some("7")
+        );
     }
 }

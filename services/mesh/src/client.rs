@@ -38,7 +38,10 @@ pub struct EndpointError {
 
 /// A channel that connects on its first call, and again after a failure. Needs a tokio runtime.
 pub fn channel(endpoint: &str, options: ChannelOptions) -> Result<Channel, EndpointError> {
-    let refuse = |source| EndpointError { endpoint: endpoint.to_owned(), source };
+    let refuse = |source| EndpointError {
+        endpoint: endpoint.to_owned(),
+        source,
+    };
     let parsed = Endpoint::from_shared(endpoint.to_owned()).map_err(|e| refuse(Some(e)))?;
     if parsed.uri().scheme_str() != Some("http") || parsed.uri().host().is_none() {
         return Err(refuse(None));
@@ -63,7 +66,11 @@ pub struct Backoff {
 impl Backoff {
     /// Delays from `first` up to `most`.
     pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most, next: first }
+        Self {
+            first,
+            most,
+            next: first,
+        }
     }
 
     /// The next delay.
@@ -106,7 +113,10 @@ mod tests {
         let mut backoff = Backoff::new(ms(100), ms(350));
         for most in [100, 200, 350, 350] {
             let delay = backoff.delay();
-            assert!(delay <= ms(most) && delay >= ms(most).mul_f64(0.74), "{delay:?} of {most} ms");
+            assert!(
+                delay <= ms(most) && delay >= ms(most).mul_f64(0.74),
+                "{delay:?} of {most} ms"
+            );
         }
         backoff.reset();
         assert!(backoff.delay() <= ms(100));

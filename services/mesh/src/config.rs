@@ -75,7 +75,8 @@ pub fn load<T: DeserializeOwned + Serialize + Default>(
     overrides: &[(String, serde_json::Value)],
 ) -> Result<Loaded<T>, ConfigError> {
     // A variable that is not Unicode cannot be one of ours: names are ASCII, and so is every value that can matter.
-    let environment = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    let environment =
+        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     load_from(file, environment, overrides)
 }
 
@@ -90,12 +91,20 @@ pub fn load_from<T: DeserializeOwned + Serialize + Default>(
         // Read here for an error that says why; `file_exact` neither searches parents nor forgives a missing file.
         std::fs::metadata(path)
             .and_then(|_| std::fs::File::open(path))
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            .map_err(|source| ConfigError::Unreadable {
+                path: path.to_owned(),
+                source,
+            })?;
         figment = figment.merge(Toml::file_exact(path));
     }
-    figment = figment.merge(Environment::new(environment)).merge(CommandLine::new(overrides));
+    figment = figment
+        .merge(Environment::new(environment))
+        .merge(CommandLine::new(overrides));
     let value = figment.extract::<T>().map_err(|error| refuse(&error))?;
-    Ok(Loaded { value, origins: origin::list(&figment) })
+    Ok(Loaded {
+        value,
+        origins: origin::list(&figment),
+    })
 }
 
 fn refuse(error: &figment::Error) -> ConfigError {
@@ -110,9 +119,20 @@ fn refuse(error: &figment::Error) -> ConfigError {
             if path.last() != Some(field) {
                 path.push(field.clone());
             }
-            let origin = error.metadata.as_ref().map_or(origin, |m| origin::describe(m, &path));
-            ConfigError::UnknownKey { key: path.join("."), origin, expected: expected.join(", ") }
+            let origin = error
+                .metadata
+                .as_ref()
+                .map_or(origin, |m| origin::describe(m, &path));
+            ConfigError::UnknownKey {
+                key: path.join("."),
+                origin,
+                expected: expected.join(", "),
+            }
         }
-        kind => ConfigError::Invalid { key: path.join("."), origin, reason: kind.to_string() },
+        kind => ConfigError::Invalid {
+            key: path.join("."),
+            origin,
+            reason: kind.to_string(),
+        },
     }
 }

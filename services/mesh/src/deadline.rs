@@ -61,7 +61,9 @@ pub async fn bound<F: Future>(
 ) -> Result<F::Output, ServiceError> {
     match deadline {
         None => Ok(future.await),
-        Some(at) => tokio::time::timeout_at(at.into(), future).await.map_err(|_| exceeded(stage)),
+        Some(at) => tokio::time::timeout_at(at.into(), future)
+            .await
+            .map_err(|_| exceeded(stage)),
     }
 }
 
@@ -122,16 +124,33 @@ mod tests {
         assert_eq!(parse(b"99999999H"), Ok(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!(parse(b"0n"), Ok(Duration::ZERO));
         assert_eq!(parse(b"250m"), Ok(Duration::from_millis(250)));
-        for bad in [&b""[..], b"S", b"1", b"1s", b"123456789S", b"-1S", b"1.5S", b" 1S", b"+1S"] {
+        for bad in [
+            &b""[..],
+            b"S",
+            b"1",
+            b"1s",
+            b"123456789S",
+            b"-1S",
+            b"1.5S",
+            b" 1S",
+            b"+1S",
+        ] {
             assert_eq!(parse(bad), Err(BadTimeout), "{bad:?}");
         }
     }
 
     #[test]
     fn formats_round_down_and_parse_back() {
-        for timeout in [Duration::from_nanos(5), Duration::from_millis(1500), Duration::from_secs(86_400 * 365)] {
+        for timeout in [
+            Duration::from_nanos(5),
+            Duration::from_millis(1500),
+            Duration::from_secs(86_400 * 365),
+        ] {
             let back = parse(format(timeout).as_bytes()).unwrap();
-            assert!(back <= timeout && timeout - back <= timeout / 1000, "{timeout:?} {back:?}");
+            assert!(
+                back <= timeout && timeout - back <= timeout / 1000,
+                "{timeout:?} {back:?}"
+            );
         }
         assert!(parse(format(Duration::MAX).as_bytes()).is_ok());
     }
@@ -149,8 +168,13 @@ mod tests {
     #[tokio::test]
     async fn bound_names_the_stage() {
         let soon = Instant::now() + Duration::from_millis(5);
-        let error = bound(Some(soon), "queue", std::future::pending::<()>()).await.unwrap_err();
-        assert_eq!((error.code, error.fact("stage")), (tonic::Code::DeadlineExceeded, Some("queue")));
+        let error = bound(Some(soon), "queue", std::future::pending::<()>())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.code, error.fact("stage")),
+            (tonic::Code::DeadlineExceeded, Some("queue"))
+        );
         assert_eq!(bound(None, "queue", async { 3 }).await.unwrap(), 3);
     }
 }

@@ -151,7 +151,10 @@ impl ServiceError {
 
     /// The value of a fact.
     pub fn fact(&self, key: &str) -> Option<&str> {
-        self.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+        self.metadata
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, v)| v.as_str())
     }
 
     /// The status of the same error on the HTTP face.

@@ -55,7 +55,10 @@ impl<S> Layer<S> for InterruptLayer {
     type Service = Interrupt<S>;
 
     fn layer(&self, inner: S) -> Interrupt<S> {
-        Interrupt { inner, cuts: self.cuts.clone() }
+        Interrupt {
+            inner,
+            cuts: self.cuts.clone(),
+        }
     }
 }
 
@@ -94,7 +97,10 @@ where
             request.extensions_mut().insert(deadline);
         }
         let cut = self.cuts.of(request.uri().path()).clone();
-        let mut ends = Ends { expiry: deadline.map(Expiry::new), cut: Box::pin(cut.cancelled_owned()) };
+        let mut ends = Ends {
+            expiry: deadline.map(Expiry::new),
+            cut: Box::pin(cut.cancelled_owned()),
+        };
         // The handler's future is made inside, so that a panic while making it is caught as well.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
@@ -121,7 +127,14 @@ where
 
 fn wrap(body: Body, ends: Ends) -> Body {
     // An empty body belongs to a response whose status is in its headers already.
-    if body.is_end_stream() { body } else { Body::new(InterruptBody { inner: Some(body), ends }) }
+    if body.is_end_stream() {
+        body
+    } else {
+        Body::new(InterruptBody {
+            inner: Some(body),
+            ends,
+        })
+    }
 }
 
 /// What ends a call early.
@@ -152,7 +165,10 @@ struct Expiry {
 
 impl Expiry {
     fn new(deadline: Deadline) -> Self {
-        Self { at: deadline.0, sleep: Box::pin(tokio::time::sleep_until(deadline.0.into())) }
+        Self {
+            at: deadline.0,
+            sleep: Box::pin(tokio::time::sleep_until(deadline.0.into())),
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -179,14 +195,18 @@ impl HttpBody for InterruptBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
         if let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) {
             if frame.is_none() {
                 self.inner = None;
             }
             return Poll::Ready(frame);
         }
-        let Poll::Ready(error) = self.ends.poll(cx, "stream") else { return Poll::Pending };
+        let Poll::Ready(error) = self.ends.poll(cx, "stream") else {
+            return Poll::Pending;
+        };
         self.inner = None;
         let mut trailers = HeaderMap::new();
         match Status::from(error).add_header(&mut trailers) {

@@ -10,19 +10,21 @@ use tokio_util::sync::CancellationToken;
 pub fn watch() -> CancellationToken {
     let token = CancellationToken::new();
     let gone = token.clone();
-    let reader = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || {
-        let mut buffer = [0u8; 64];
-        let mut stdin = std::io::stdin();
-        loop {
-            match stdin.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => break,
+    let reader = std::thread::Builder::new()
+        .name("lifeline".to_owned())
+        .spawn(move || {
+            let mut buffer = [0u8; 64];
+            let mut stdin = std::io::stdin();
+            loop {
+                match stdin.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
             }
-        }
-        gone.cancel();
-    });
+            gone.cancel();
+        });
     if reader.is_err() {
         // Without the thread nobody would notice the parent's death: fail closed.
         token.cancel();

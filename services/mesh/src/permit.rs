@@ -23,7 +23,9 @@ pub struct Signer {
 
 impl std::fmt::Debug for Signer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signer").field("key_id", &self.key_id).finish_non_exhaustive()
+        f.debug_struct("Signer")
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -61,7 +63,12 @@ impl Signer {
     }
 
     /// A permit that is valid from `not_before` until `expires_at`.
-    pub fn sign(&self, grant: &Grant<'_>, not_before: SystemTime, expires_at: SystemTime) -> v1::SignedPermit {
+    pub fn sign(
+        &self,
+        grant: &Grant<'_>,
+        not_before: SystemTime,
+        expires_at: SystemTime,
+    ) -> v1::SignedPermit {
         let claims = v1::PermitClaims {
             gateway_id: grant.gateway_id.to_owned(),
             instance_id: grant.instance_id.to_owned(),
@@ -74,7 +81,11 @@ impl Signer {
         }
         .encode_to_vec();
         let signature = self.key.sign(&claims).to_bytes().to_vec();
-        v1::SignedPermit { claims: claims.into(), signature: signature.into(), key_id: self.key_id.clone() }
+        v1::SignedPermit {
+            claims: claims.into(),
+            signature: signature.into(),
+            key_id: self.key_id.clone(),
+        }
     }
 }
 
@@ -168,7 +179,8 @@ pub fn verify(
     let permit = permit.ok_or(PermitError::Missing)?;
     let key = keys.0.get(&permit.key_id).ok_or(PermitError::UnknownKey)?;
     let signature = Signature::from_slice(&permit.signature).map_err(|_| PermitError::BadSignature)?;
-    key.verify_strict(&permit.claims, &signature).map_err(|_| PermitError::BadSignature)?;
+    key.verify_strict(&permit.claims, &signature)
+        .map_err(|_| PermitError::BadSignature)?;
     let claims = v1::PermitClaims::decode(permit.claims.clone()).map_err(|_| PermitError::Malformed)?;
     let not_before = wire::system_time(claims.not_before.as_ref()).ok_or(PermitError::Malformed)?;
     let expires_at = wire::system_time(claims.expires_at.as_ref()).ok_or(PermitError::Malformed)?;
@@ -216,7 +228,8 @@ mod tests {
         let (signer, keys, now) = fixture();
         let second = Duration::from_secs(1);
         let permit = signer.sign(&GRANT, now, now + second);
-        let check = |instance: &str, fingerprint: &str, at| verify(Some(&permit), &keys, instance, fingerprint, at);
+        let check =
+            |instance: &str, fingerprint: &str, at| verify(Some(&permit), &keys, instance, fingerprint, at);
         assert_eq!(check("e", "f", now).unwrap().max_plan_tokens, 10);
         assert_eq!(check("x", "f", now), Err(PermitError::WrongInstance));
         assert_eq!(check("", "f", now), Err(PermitError::WrongInstance));
@@ -236,19 +249,34 @@ mod tests {
         let mut claims = v1::PermitClaims::decode(forged.claims.clone()).unwrap();
         claims.max_plan_tokens = 1 << 40;
         forged.claims = claims.encode_to_vec().into();
-        assert_eq!(verify(Some(&forged), &keys, "e", "f", now), Err(PermitError::BadSignature));
+        assert_eq!(
+            verify(Some(&forged), &keys, "e", "f", now),
+            Err(PermitError::BadSignature)
+        );
 
         let mut short = permit.clone();
         short.signature = short.signature.slice(..63);
-        assert_eq!(verify(Some(&short), &keys, "e", "f", now), Err(PermitError::BadSignature));
+        assert_eq!(
+            verify(Some(&short), &keys, "e", "f", now),
+            Err(PermitError::BadSignature)
+        );
 
         let foreign = Signer::from_seed([8; 32]);
         let theirs = foreign.sign(&GRANT, now, now + Duration::from_secs(1));
-        assert_eq!(verify(Some(&theirs), &keys, "e", "f", now), Err(PermitError::UnknownKey));
+        assert_eq!(
+            verify(Some(&theirs), &keys, "e", "f", now),
+            Err(PermitError::UnknownKey)
+        );
 
-        let renamed = v1::VerifyingKey { key_id: signer.key_id.clone(), ..foreign.verifying_key() };
+        let renamed = v1::VerifyingKey {
+            key_id: signer.key_id.clone(),
+            ..foreign.verifying_key()
+        };
         assert!(KeyRing::new([&renamed]).is_empty());
-        assert_eq!(verify(Some(&permit), &KeyRing::default(), "e", "f", now), Err(PermitError::UnknownKey));
+        assert_eq!(
+            verify(Some(&permit), &KeyRing::default(), "e", "f", now),
+            Err(PermitError::UnknownKey)
+        );
     }
 
     #[test]

@@ -36,7 +36,12 @@ pub struct ServeOptions {
 impl ServeOptions {
     /// Defaults: grace 0, drain 5 s, 1024 streams.
     pub fn new(service: &'static str) -> Self {
-        Self { service, grace: Duration::ZERO, drain: Duration::from_secs(5), max_concurrent_streams: 1024 }
+        Self {
+            service,
+            grace: Duration::ZERO,
+            drain: Duration::from_secs(5),
+            max_concurrent_streams: 1024,
+        }
     }
 }
 
@@ -110,7 +115,9 @@ impl ServerHandle {
 
 /// Listens on an address.
 pub async fn listen(addr: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(addr).await.map_err(|source| ServeError::Listen { addr, source })
+    TcpListener::bind(addr)
+        .await
+        .map_err(|source| ServeError::Listen { addr, source })
 }
 
 /// Serves what `add` registers, plus health and reflection, until `shutdown` is cancelled and the drain is over.
@@ -145,8 +152,21 @@ pub async fn serve(
     let stopped = stop_accepting.clone().cancelled_owned();
     let serving =
         tokio::spawn(router.serve_with_incoming_shutdown(nodelay(TcpListenerStream::new(listener)), stopped));
-    let task = tokio::spawn(supervise(serving, health, shutdown.clone(), kill.clone(), stop_accepting, cuts, options));
-    Ok(ServerHandle { addr, shutdown, kill, task })
+    let task = tokio::spawn(supervise(
+        serving,
+        health,
+        shutdown.clone(),
+        kill.clone(),
+        stop_accepting,
+        cuts,
+        options,
+    ));
+    Ok(ServerHandle {
+        addr,
+        shutdown,
+        kill,
+        task,
+    })
 }
 
 /// Descriptors of everything that can be on the wire, error details included.

@@ -15,9 +15,15 @@ pub fn shutdown() -> std::io::Result<CancellationToken> {
         tracing::info!("shutting down");
         first.cancel();
         signals.next().await;
-        std::process::exit(EXIT_IMPATIENT);
+        exit_now();
     });
     Ok(token)
+}
+
+/// Whoever signals twice does not want to wait for a drain or a flush.
+#[allow(clippy::disallowed_methods)]
+fn exit_now() -> ! {
+    std::process::exit(EXIT_IMPATIENT)
 }
 
 #[cfg(unix)]
@@ -30,7 +36,10 @@ struct Signals {
 impl Signals {
     fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
     async fn next(&mut self) {

@@ -6,14 +6,7 @@
 mod child;
 mod output;
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    io,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, ffi::OsString, io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -125,7 +118,11 @@ impl Supervisor {
                 stop.clone(),
             ));
         }
-        Self { stop, statuses, children }
+        Self {
+            stop,
+            statuses,
+            children,
+        }
     }
 
     /// What is known of a child.

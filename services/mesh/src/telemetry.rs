@@ -144,7 +144,10 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
         LogFormat::Text => lines.with_ansi(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    tracing_subscriber::registry().with(spans).with(lines.with_filter(log_filter)).try_init()?;
+    tracing_subscriber::registry()
+        .with(spans)
+        .with(lines.with_filter(log_filter))
+        .try_init()?;
 
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     opentelemetry::global::set_tracer_provider(provider.clone());
@@ -158,13 +161,17 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
 
 /// Sends what is queued, waiting at most this long. Whether everything went out.
 pub fn flush(bound: Duration) -> bool {
-    let Some(installed) = INSTALLED.get() else { return true };
+    let Some(installed) = INSTALLED.get() else {
+        return true;
+    };
     let provider = installed.provider.clone();
     let (sender, receiver) = mpsc::channel();
-    let flushing = std::thread::Builder::new().name("telemetry-flush".to_owned()).spawn(move || {
-        // The receiver may have given up.
-        let _ = sender.send(provider.force_flush().is_ok());
-    });
+    let flushing = std::thread::Builder::new()
+        .name("telemetry-flush".to_owned())
+        .spawn(move || {
+            // The receiver may have given up.
+            let _ = sender.send(provider.force_flush().is_ok());
+        });
     flushing.is_ok() && receiver.recv_timeout(bound).unwrap_or(false)
 }
 
@@ -172,8 +179,12 @@ fn provider(
     service: &'static str,
     config: &TelemetryConfig,
 ) -> Result<(SdkTracerProvider, Option<tokio::runtime::Runtime>), TelemetryError> {
-    let name = config.service_name.clone().unwrap_or_else(|| format!("deltagate-{service}"));
-    let builder = SdkTracerProvider::builder().with_resource(Resource::builder().with_service_name(name).build());
+    let name = config
+        .service_name
+        .clone()
+        .unwrap_or_else(|| format!("deltagate-{service}"));
+    let builder =
+        SdkTracerProvider::builder().with_resource(Resource::builder().with_service_name(name).build());
     let Some(endpoint) = &config.otlp_endpoint else {
         // A caller's context still flows through to the services that do export.
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOff));
@@ -187,7 +198,11 @@ fn provider(
         .map_err(TelemetryError::Runtime)?;
     let exporter = {
         let _inside = runtime.enter();
-        SpanExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(EXPORT_TIMEOUT).build()?
+        SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()?
     };
     let processor = BatchSpanProcessor::builder(exporter)
         .with_batch_config(
@@ -199,5 +214,11 @@ fn provider(
         )
         .build();
     let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample_ratio)));
-    Ok((builder.with_sampler(sampler).with_span_processor(processor).build(), Some(runtime)))
+    Ok((
+        builder
+            .with_sampler(sampler)
+            .with_span_processor(processor)
+            .build(),
+        Some(runtime),
+    ))
 }

@@ -4,8 +4,10 @@ use std::time::{Duration, SystemTime};
 
 /// A protobuf duration. Durations beyond what protobuf can hold are cut to its maximum.
 pub fn duration(value: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(value)
-        .unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
+    prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration {
+        seconds: 315_576_000_000,
+        nanos: 0,
+    })
 }
 
 /// The std duration of a protobuf one; `None` when it is absent or negative.
@@ -31,11 +33,21 @@ mod tests {
 
     #[test]
     fn durations_survive_the_round_trip() {
-        for value in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(1500)] {
+        for value in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_millis(1500),
+        ] {
             assert_eq!(std_duration(Some(&duration(value))), Some(value));
         }
         assert_eq!(std_duration(None), None);
-        assert_eq!(std_duration(Some(&prost_types::Duration { seconds: -1, nanos: 0 })), None);
+        assert_eq!(
+            std_duration(Some(&prost_types::Duration {
+                seconds: -1,
+                nanos: 0
+            })),
+            None
+        );
         assert_eq!(duration(Duration::MAX).seconds, 315_576_000_000);
     }
 

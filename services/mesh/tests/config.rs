@@ -58,17 +58,25 @@ fn load(
     load_from(
         path,
         env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
-        &flags.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<Vec<_>>(),
+        &flags
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), v.clone()))
+            .collect::<Vec<_>>(),
     )
 }
 
 fn origin<'a>(loaded: &'a Loaded<Config>, key: &str) -> &'a deltagate_mesh::config::Origin {
-    loaded.origins.iter().find(|o| o.key == key).unwrap_or_else(|| panic!("{key} in {:?}", loaded.origins))
+    loaded
+        .origins
+        .iter()
+        .find(|o| o.key == key)
+        .unwrap_or_else(|| panic!("{key} in {:?}", loaded.origins))
 }
 
 #[test]
 fn later_sources_win_and_each_key_knows_its_origin() {
-    let toml = file("[executor]\nendpoint = \"http://file\"\nratio = 0.25\nlease = \"2s\"\n[gateway]\nport = 1\n");
+    let toml =
+        file("[executor]\nendpoint = \"http://file\"\nratio = 0.25\nlease = \"2s\"\n[gateway]\nport = 1\n");
     let loaded = load(
         Some(toml.path()),
         &[
@@ -86,9 +94,19 @@ fn later_sources_win_and_each_key_knows_its_origin() {
     assert_eq!(value.executor.endpoint, "http://file");
     assert_eq!((value.executor.ratio, value.executor.threads), (0.75, Some(4)));
     assert_eq!(value.executor.names, ["a", "b"]);
-    assert_eq!((value.executor.lease, value.gateway.port), (Duration::from_secs(2), 3));
-    assert!(origin(&loaded, "executor.endpoint").origin.ends_with(toml.path().file_name().unwrap().to_str().unwrap()));
-    assert_eq!(origin(&loaded, "executor.ratio").origin, "environment variable DELTAGATE_EXECUTOR__RATIO");
+    assert_eq!(
+        (value.executor.lease, value.gateway.port),
+        (Duration::from_secs(2), 3)
+    );
+    assert!(
+        origin(&loaded, "executor.endpoint")
+            .origin
+            .ends_with(toml.path().file_name().unwrap().to_str().unwrap())
+    );
+    assert_eq!(
+        origin(&loaded, "executor.ratio").origin,
+        "environment variable DELTAGATE_EXECUTOR__RATIO"
+    );
     assert_eq!(origin(&loaded, "executor.ratio").value, json!(0.75));
     assert_eq!(origin(&loaded, "gateway.port").origin, "flag for gateway.port");
     assert_eq!(origin(&loaded, "gateway.port").value, json!(3));
@@ -106,41 +124,65 @@ fn secrets_are_redacted() {
 #[test]
 fn an_unknown_key_is_refused_with_its_source() {
     let toml = file("[executor]\npolicy_addrr = \"x\"\n");
-    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(Some(toml.path()), &[], &[]) else { panic!() };
+    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(Some(toml.path()), &[], &[]) else {
+        panic!()
+    };
     assert_eq!(key, "executor.policy_addrr");
     assert!(origin.ends_with(".toml"), "{origin}");
 
-    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(None, &[("DELTAGATE_EXECUTOR__THREADZ", "1")], &[])
+    let Err(ConfigError::UnknownKey { key, origin, .. }) =
+        load(None, &[("DELTAGATE_EXECUTOR__THREADZ", "1")], &[])
     else {
         panic!()
     };
     assert_eq!(key, "executor.threadz");
     assert_eq!(origin, "environment variable DELTAGATE_EXECUTOR__THREADZ");
 
-    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(None, &[("DELTAGATE_EXECUTOR_THREADS", "1")], &[])
+    let Err(ConfigError::UnknownKey { key, origin, .. }) =
+        load(None, &[("DELTAGATE_EXECUTOR_THREADS", "1")], &[])
     else {
         panic!()
     };
-    assert_eq!((key.as_str(), origin.as_str()), ("executor_threads", "environment variable DELTAGATE_EXECUTOR_THREADS"));
+    assert_eq!(
+        (key.as_str(), origin.as_str()),
+        (
+            "executor_threads",
+            "environment variable DELTAGATE_EXECUTOR_THREADS"
+        )
+    );
 
-    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(None, &[], &[("gateway.prot", json!(1))]) else {
+    let Err(ConfigError::UnknownKey { key, origin, .. }) = load(None, &[], &[("gateway.prot", json!(1))])
+    else {
         panic!()
     };
-    assert_eq!((key.as_str(), origin.as_str()), ("gateway.prot", "flag for gateway.prot"));
+    assert_eq!(
+        (key.as_str(), origin.as_str()),
+        ("gateway.prot", "flag for gateway.prot")
+    );
 }
 
 #[test]
 fn a_wrong_value_is_refused_with_its_source() {
-    let Err(ConfigError::Invalid { key, origin, .. }) = load(None, &[("DELTAGATE_GATEWAY__PORT", "many")], &[]) else {
+    let Err(ConfigError::Invalid { key, origin, .. }) =
+        load(None, &[("DELTAGATE_GATEWAY__PORT", "many")], &[])
+    else {
         panic!()
     };
-    assert_eq!((key.as_str(), origin.as_str()), ("gateway.port", "environment variable DELTAGATE_GATEWAY__PORT"));
+    assert_eq!(
+        (key.as_str(), origin.as_str()),
+        ("gateway.port", "environment variable DELTAGATE_GATEWAY__PORT")
+    );
     let broken = file("[executor\n");
-    assert!(matches!(load(Some(broken.path()), &[], &[]), Err(ConfigError::Invalid { .. })));
+    assert!(matches!(
+        load(Some(broken.path()), &[], &[]),
+        Err(ConfigError::Invalid { .. })
+    ));
 }
 
 #[test]
 fn a_missing_file_is_refused() {
     let missing = Path::new("/nonexistent/deltagate.toml");
-    assert!(matches!(load(Some(missing), &[], &[]), Err(ConfigError::Unreadable { path, .. }) if path == missing));
+    assert!(
+        matches!(load(Some(missing), &[], &[]), Err(ConfigError::Unreadable { path, .. }) if path == missing)
+    );
 }

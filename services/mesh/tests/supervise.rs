@@ -12,7 +12,11 @@ use deltagate_mesh::supervise::{ChildSpec, SuperviseError, SuperviseOptions, Sup
 use tokio_util::sync::CancellationToken;
 
 fn shell(name: &str, script: &str) -> ChildSpec {
-    ChildSpec { name: name.to_owned(), args: vec!["-c".into(), script.into()], env: vec![] }
+    ChildSpec {
+        name: name.to_owned(),
+        args: vec!["-c".into(), script.into()],
+        env: vec![],
+    }
 }
 
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -33,17 +37,37 @@ async fn a_dead_child_is_back_quickly_and_shutdown_drains_through_stdin() {
     let mark = dir.path().join("drained");
     // `cat` ends when its stdin does: the child sees the drain, and nothing before it.
     let script = format!("cat >/dev/null; echo drained > {}", mark.display());
-    let supervisor =
-        Supervisor::start("/bin/sh".into(), vec![shell("svc", &script)], SuperviseOptions::default());
+    let supervisor = Supervisor::start(
+        "/bin/sh".into(),
+        vec![shell("svc", &script)],
+        SuperviseOptions::default(),
+    );
     until("started", || supervisor.status("svc").unwrap().pid.is_some()).await;
     let first = supervisor.status("svc").unwrap().pid.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(alive(first) && !mark.exists(), "the lifeline must stay open");
 
     let killed = Instant::now();
-    assert!(Command::new("kill").args(["-9", &first.to_string()]).status().unwrap().success());
-    until("restarted", || supervisor.status("svc").unwrap().pid.is_some_and(|pid| pid != first)).await;
-    assert!(killed.elapsed() < Duration::from_millis(600), "{:?}", killed.elapsed());
+    assert!(
+        Command::new("kill")
+            .args(["-9", &first.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    until("restarted", || {
+        supervisor
+            .status("svc")
+            .unwrap()
+            .pid
+            .is_some_and(|pid| pid != first)
+    })
+    .await;
+    assert!(
+        killed.elapsed() < Duration::from_millis(600),
+        "{:?}",
+        killed.elapsed()
+    );
     assert_eq!(supervisor.status("svc").unwrap().restarts, 1);
 
     let second = supervisor.status("svc").unwrap().pid.unwrap();
@@ -55,7 +79,10 @@ async fn a_dead_child_is_back_quickly_and_shutdown_drains_through_stdin() {
 
 #[tokio::test]
 async fn a_child_that_ignores_the_drain_is_killed() {
-    let options = SuperviseOptions { drain: Duration::from_millis(100), ..Default::default() };
+    let options = SuperviseOptions {
+        drain: Duration::from_millis(100),
+        ..Default::default()
+    };
     let supervisor = Supervisor::start("/bin/sh".into(), vec![shell("deaf", "exec sleep 600")], options);
     until("started", || supervisor.status("deaf").unwrap().pid.is_some()).await;
     let pid = supervisor.status("deaf").unwrap().pid.unwrap();
@@ -80,14 +107,18 @@ async fn restarts_slow_down_and_a_configuration_error_ends_the_whole_set() {
 
     let set = vec![shell("good", "cat >/dev/null"), shell("bad", "exit 78")];
     let supervisor = Supervisor::start("/bin/sh".into(), set, SuperviseOptions::default());
-    let outcome = tokio::time::timeout(Duration::from_secs(5), supervisor.run(CancellationToken::new())).await;
+    let outcome =
+        tokio::time::timeout(Duration::from_secs(5), supervisor.run(CancellationToken::new())).await;
     assert!(matches!(outcome.unwrap(), Err(SuperviseError::Fatal { name, code: 78 }) if name == "bad"));
 }
 
 #[tokio::test]
 async fn a_missing_program_is_an_error() {
-    let supervisor =
-        Supervisor::start("/nonexistent".into(), vec![shell("x", "")], SuperviseOptions::default());
+    let supervisor = Supervisor::start(
+        "/nonexistent".into(),
+        vec![shell("x", "")],
+        SuperviseOptions::default(),
+    );
     assert!(matches!(
         supervisor.run(CancellationToken::new()).await,
         Err(SuperviseError::Spawn { name, .. }) if name == "x"
@@ -113,9 +144,15 @@ fn a_child_notices_that_its_parent_is_gone() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it must wait while the pipe is open");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "it must wait while the pipe is open"
+    );
     drop(child.stdin.take());
     let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    assert!(child.wait().unwrap().success() && output.contains("parent gone"), "{output}");
+    assert!(
+        child.wait().unwrap().success() && output.contains("parent gone"),
+        "{output}"
+    );
 }

@@ -15,7 +15,8 @@ use deltagate_mesh::{
     trace::{self, Attribute, Parent},
 };
 use deltagate_proto::v1::{
-    DescribeRequest, DescribeResponse, ForwardRequest, ForwardResponse, GetArtifactRequest, GetArtifactResponse,
+    DescribeRequest, DescribeResponse, ForwardRequest, ForwardResponse, GetArtifactRequest,
+    GetArtifactResponse,
     executor_service_client::ExecutorServiceClient,
     executor_service_server::{ExecutorService, ExecutorServiceServer},
 };
@@ -48,7 +49,10 @@ impl TraceService for Sink {
                 .map(|a| format!("{:?}", a.value))
                 .unwrap_or_default();
             for scope in resource.scope_spans {
-                self.0.lock().unwrap().extend(scope.spans.into_iter().map(|s| (service.clone(), s)));
+                self.0
+                    .lock()
+                    .unwrap()
+                    .extend(scope.spans.into_iter().map(|s| (service.clone(), s)));
             }
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
@@ -73,7 +77,9 @@ impl ExecutorService for Probe {
                 vec![Attribute::new("deltagate.kernel.backend", "cpu.chunked")],
             );
         }
-        Ok(Response::new(futures::stream::iter(vec![Ok(ForwardResponse::default())])))
+        Ok(Response::new(futures::stream::iter(vec![Ok(
+            ForwardResponse::default(),
+        )])))
     }
 
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
@@ -90,10 +96,14 @@ impl ExecutorService for Probe {
 
 fn attribute(span: &WireSpan, key: &str) -> Option<String> {
     use opentelemetry_proto::tonic::common::v1::any_value::Value;
-    span.attributes.iter().find(|a| a.key == key).and_then(|a| a.value.as_ref()?.value.clone()).map(|v| match v {
-        Value::StringValue(s) => s,
-        other => format!("{other:?}"),
-    })
+    span.attributes
+        .iter()
+        .find(|a| a.key == key)
+        .and_then(|a| a.value.as_ref()?.value.clone())
+        .map(|v| match v {
+            Value::StringValue(s) => s,
+            other => format!("{other:?}"),
+        })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,12 +117,21 @@ async fn spans_arrive_joined_timed_and_named() {
             .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)),
     );
     // The log level is off: it must not cut spans.
-    let config =
-        TelemetryConfig { otlp_endpoint: Some(endpoint), log_level: "off".to_owned(), ..Default::default() };
+    let config = TelemetryConfig {
+        otlp_endpoint: Some(endpoint),
+        log_level: "off".to_owned(),
+        ..Default::default()
+    };
     let _guard = telemetry::init("test", &config).unwrap();
     let _again = telemetry::init("other", &TelemetryConfig::default()).unwrap();
-    let elsewhere = TelemetryConfig { otlp_endpoint: Some("http://127.0.0.1:1".to_owned()), ..Default::default() };
-    assert!(matches!(telemetry::init("other", &elsewhere), Err(TelemetryError::OtherEndpoint)));
+    let elsewhere = TelemetryConfig {
+        otlp_endpoint: Some("http://127.0.0.1:1".to_owned()),
+        ..Default::default()
+    };
+    assert!(matches!(
+        telemetry::init("other", &elsewhere),
+        Err(TelemetryError::OtherEndpoint)
+    ));
 
     let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let server = serve(
@@ -135,7 +154,12 @@ async fn spans_arrive_joined_timed_and_named() {
     let call = root.in_scope(|| trace::client_span("deltagate.v1.ExecutorService/Forward"));
     let mut request = Request::new(ForwardRequest::default());
     trace::inject_span(&call, &mut request);
-    let mut stream = client.forward(request).instrument(call.clone()).await.unwrap().into_inner();
+    let mut stream = client
+        .forward(request)
+        .instrument(call.clone())
+        .await
+        .unwrap()
+        .into_inner();
     while stream.message().await.unwrap().is_some() {}
     trace::end_client_span(&call, &Ok(()));
     let trace_id = trace::trace_id(&root).unwrap();
@@ -143,24 +167,41 @@ async fn spans_arrive_joined_timed_and_named() {
 
     // 2. A remote caller that is not sampled: nothing is exported.
     let mut request = Request::new(DescribeRequest {});
-    request
-        .metadata_mut()
-        .insert("traceparent", "00-11111111111111111111111111111111-2222222222222222-00".parse().unwrap());
+    request.metadata_mut().insert(
+        "traceparent",
+        "00-11111111111111111111111111111111-2222222222222222-00"
+            .parse()
+            .unwrap(),
+    );
     client.describe(request).await.unwrap_err();
 
     // 3. A remote caller that is sampled: joined. A refusal is no error span, but says why.
     let mut request = Request::new(DescribeRequest {});
-    request
-        .metadata_mut()
-        .insert("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap());
+    request.metadata_mut().insert(
+        "traceparent",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+            .parse()
+            .unwrap(),
+    );
     client.describe(request).await.unwrap_err();
     // 4. A server fault is an error span.
-    client.get_artifact(GetArtifactRequest::default()).await.unwrap_err();
+    client
+        .get_artifact(GetArtifactRequest::default())
+        .await
+        .unwrap_err();
 
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(tokio::task::spawn_blocking(|| telemetry::flush(Duration::from_secs(5))).await.unwrap());
+    assert!(
+        tokio::task::spawn_blocking(|| telemetry::flush(Duration::from_secs(5)))
+            .await
+            .unwrap()
+    );
     let spans = sink.0.lock().unwrap().clone();
-    assert!(spans.iter().all(|(service, _)| service.contains("deltagate-test")));
+    assert!(
+        spans
+            .iter()
+            .all(|(service, _)| service.contains("deltagate-test"))
+    );
     let spans: Vec<WireSpan> = spans.into_iter().map(|(_, span)| span).collect();
     let find = |name: &str, kind: i32| {
         spans
@@ -179,24 +220,58 @@ async fn spans_arrive_joined_timed_and_named() {
     let kernel = find("kernel delta_rule", INTERNAL);
     assert_eq!(hex::encode(&root.trace_id), trace_id);
     for (child, parent) in [(call, root), (served, call), (segment, served), (kernel, segment)] {
-        assert_eq!(child.parent_span_id, parent.span_id, "{} under {}", child.name, parent.name);
+        assert_eq!(
+            child.parent_span_id, parent.span_id,
+            "{} under {}",
+            child.name, parent.name
+        );
         assert_eq!(child.trace_id, root.trace_id);
     }
-    assert_eq!(segment.end_time_unix_nano - segment.start_time_unix_nano, 3_000_000);
-    assert_eq!(kernel.start_time_unix_nano - segment.start_time_unix_nano, 1_000_000);
-    assert_eq!(attribute(kernel, "deltagate.kernel.backend").as_deref(), Some("cpu.chunked"));
-    assert_eq!(attribute(served, "deltagate.service").as_deref(), Some("executor"));
+    assert_eq!(
+        segment.end_time_unix_nano - segment.start_time_unix_nano,
+        3_000_000
+    );
+    assert_eq!(
+        kernel.start_time_unix_nano - segment.start_time_unix_nano,
+        1_000_000
+    );
+    assert_eq!(
+        attribute(kernel, "deltagate.kernel.backend").as_deref(),
+        Some("cpu.chunked")
+    );
+    assert_eq!(
+        attribute(served, "deltagate.service").as_deref(),
+        Some("executor")
+    );
     assert_eq!(attribute(served, "rpc.system.name").as_deref(), Some("grpc"));
-    assert_eq!(attribute(served, "rpc.response.status_code").as_deref(), Some("OK"));
+    assert_eq!(
+        attribute(served, "rpc.response.status_code").as_deref(),
+        Some("OK")
+    );
 
     let described: Vec<_> = spans.iter().filter(|s| s.name.ends_with("/Describe")).collect();
     assert_eq!(described.len(), 1);
-    assert_eq!(hex::encode(&described[0].trace_id), "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(
+        hex::encode(&described[0].trace_id),
+        "4bf92f3577b34da6a3ce929d0e0e4736"
+    );
     assert_eq!(hex::encode(&described[0].parent_span_id), "00f067aa0ba902b7");
-    assert_eq!(attribute(described[0], "deltagate.reason").as_deref(), Some("KERNEL_NOT_BOUND"));
-    assert_ne!(described[0].status.as_ref().map(|s| s.code), Some(StatusCode::Error as i32));
+    assert_eq!(
+        attribute(described[0], "deltagate.reason").as_deref(),
+        Some("KERNEL_NOT_BOUND")
+    );
+    assert_ne!(
+        described[0].status.as_ref().map(|s| s.code),
+        Some(StatusCode::Error as i32)
+    );
 
     let broken = find("deltagate.v1.ExecutorService/GetArtifact", SERVER);
-    assert_eq!(broken.status.as_ref().map(|s| s.code), Some(StatusCode::Error as i32));
-    assert_eq!(attribute(broken, "rpc.response.status_code").as_deref(), Some("INTERNAL"));
+    assert_eq!(
+        broken.status.as_ref().map(|s| s.code),
+        Some(StatusCode::Error as i32)
+    );
+    assert_eq!(
+        attribute(broken, "rpc.response.status_code").as_deref(),
+        Some("INTERNAL")
+    );
 }

@@ -28,7 +28,9 @@ pub(crate) struct FakeCapability {
 
 impl FakeCapability {
     pub(crate) fn new() -> Self {
-        Self { shown: watch::Sender::new(Shown::default()) }
+        Self {
+            shown: watch::Sender::new(Shown::default()),
+        }
     }
 
     pub(crate) async fn serve(&self, addr: Option<SocketAddr>) -> ServerHandle {
@@ -64,7 +66,10 @@ impl CapabilityService for FakeCapability {
         _: Request<CapabilityServiceGetRequest>,
     ) -> Result<Response<CapabilityServiceGetResponse>, Status> {
         let executors = entries(&self.shown.borrow());
-        Ok(Response::new(CapabilityServiceGetResponse { executors, registry_id: "r".into() }))
+        Ok(Response::new(CapabilityServiceGetResponse {
+            executors,
+            registry_id: "r".into(),
+        }))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<CapabilityServiceWatchResponse, Status>> + Send>>;
@@ -125,7 +130,11 @@ pub(crate) fn ready_snapshot(instance: &str, endpoint: &str, fingerprint: &str) 
             dtype: "f32".into(),
             release_date: "2026-10-01".into(),
         }),
-        device: Some(v1::DeviceInfo { kind: "cpu".into(), name: "test cpu".into(), ..Default::default() }),
+        device: Some(v1::DeviceInfo {
+            kind: "cpu".into(),
+            name: "test cpu".into(),
+            ..Default::default()
+        }),
         bindings: vec![
             bound(v1::KernelFamily::DeltaRule, "cpu.chunked"),
             bound(v1::KernelFamily::Conv1d, "cpu.conv1d"),

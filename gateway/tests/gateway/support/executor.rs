@@ -50,6 +50,7 @@ pub(crate) enum Act {
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) request: ForwardRequest,
+    #[allow(dead_code, reason = "read by the telemetry tests only")]
     pub(crate) traceparent: Option<String>,
     pub(crate) grpc_timeout: Option<String>,
 }
@@ -124,14 +125,19 @@ pub(crate) fn logit(sequence: &[u32], index: usize) -> f32 {
 fn answer(request: &ForwardRequest, broken: bool) -> v1::ForwardResult {
     let outputs = request.sequences.iter().map(|sequence| {
         let readout = sequence.readout.clone().unwrap();
-        let Some(Projection::OutputEmbedding(rows)) = readout.projection else { panic!("StartLux reads letters") };
-        let mut values: Vec<f32> =
-            (0..rows.token_ids.len()).map(|index| logit(&sequence.token_ids, index)).collect();
+        let Some(Projection::OutputEmbedding(rows)) = readout.projection else {
+            panic!("StartLux reads letters")
+        };
+        let mut values: Vec<f32> = (0..rows.token_ids.len())
+            .map(|index| logit(&sequence.token_ids, index))
+            .collect();
         if broken {
             values[0] = f32::NAN;
         }
         let position = u32::try_from(sequence.token_ids.len() - 1).unwrap();
-        v1::SequenceOutput { rows: vec![v1::ReadoutRow { position, values }] }
+        v1::SequenceOutput {
+            rows: vec![v1::ReadoutRow { position, values }],
+        }
     });
     v1::ForwardResult {
         outputs: outputs.collect(),
@@ -151,9 +157,21 @@ fn answer(request: &ForwardRequest, broken: bool) -> v1::ForwardResult {
 impl ExecutorService for FakeExecutor {
     type ForwardStream = Pin<Box<dyn Stream<Item = Result<ForwardResponse, Status>> + Send>>;
 
-    async fn forward(&self, request: Request<ForwardRequest>) -> Result<Response<Self::ForwardStream>, Status> {
-        let header = |name: &str| request.metadata().get(name).map(|value| value.to_str().unwrap().to_owned());
-        let seen = Seen { traceparent: header("traceparent"), grpc_timeout: header("grpc-timeout"), request: request.get_ref().clone() };
+    async fn forward(
+        &self,
+        request: Request<ForwardRequest>,
+    ) -> Result<Response<Self::ForwardStream>, Status> {
+        let header = |name: &str| {
+            request
+                .metadata()
+                .get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
+        let seen = Seen {
+            traceparent: header("traceparent"),
+            grpc_timeout: header("grpc-timeout"),
+            request: request.get_ref().clone(),
+        };
         let request = request.into_inner();
         self.seen.lock().push(seen);
         if request.permit.is_none() {
@@ -169,7 +187,10 @@ impl ExecutorService for FakeExecutor {
         let (sender, receiver) = mpsc::channel(64);
         let this = self.clone();
         tokio::spawn(async move {
-            let mut watched = Watched { counter: Arc::clone(&this.dropped), done: false };
+            let mut watched = Watched {
+                counter: Arc::clone(&this.dropped),
+                done: false,
+            };
             let play = this.play(act, &request, &sender);
             tokio::select! {
                 () = sender.closed() => {}
@@ -208,7 +229,11 @@ impl ExecutorService for FakeExecutor {
         let bytes = self.tokenizer.lock().clone();
         let chunks: Vec<_> = bytes
             .chunks(1000)
-            .map(|chunk| Ok(GetArtifactResponse { chunk: bytes::Bytes::copy_from_slice(chunk) }))
+            .map(|chunk| {
+                Ok(GetArtifactResponse {
+                    chunk: bytes::Bytes::copy_from_slice(chunk),
+                })
+            })
             .collect();
         Ok(Response::new(Box::pin(futures::stream::iter(chunks))))
     }
@@ -249,7 +274,11 @@ impl FakeExecutor {
                 }
             }
         }
-        send(Event::Result(answer(request, matches!(act, Some(Act::NotFinite))))).await;
+        send(Event::Result(answer(
+            request,
+            matches!(act, Some(Act::NotFinite)),
+        )))
+        .await;
         if let Some(Act::AnswerThenRebind(fingerprint)) = act {
             *self.fingerprint.lock() = fingerprint;
         }

@@ -16,7 +16,10 @@ pub(crate) struct HttpResponse {
 
 impl HttpResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn json(&self) -> serde_json::Value {
@@ -32,7 +35,10 @@ pub(crate) async fn send(
     body: &[u8],
 ) -> HttpResponse {
     let mut stream = TcpStream::connect(addr).await.unwrap();
-    stream.write_all(&request_bytes(method, path, headers, body)).await.unwrap();
+    stream
+        .write_all(&request_bytes(method, path, headers, body))
+        .await
+        .unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
     let split = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
@@ -43,7 +49,11 @@ pub(crate) async fn send(
         .map(|line| line.split_once(": ").unwrap())
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
-    HttpResponse { status, headers, body: String::from_utf8(bytes[split + 4..].to_vec()).unwrap() }
+    HttpResponse {
+        status,
+        headers,
+        body: String::from_utf8(bytes[split + 4..].to_vec()).unwrap(),
+    }
 }
 
 pub(crate) fn request_bytes(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {

@@ -10,14 +10,16 @@ use deltagate_proto::v1::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, transport::Channel};
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use super::{
     capability::{FakeCapability, ready_snapshot},
     executor::FakeExecutor,
     http::{self, HttpResponse},
     policy::FakePolicy,
-    requests::test_bundle,
+    requests::open_bundle,
     within,
 };
 
@@ -50,7 +52,7 @@ pub(crate) async fn ready_with(configure: impl FnOnce(&mut GatewayConfig)) -> Me
 /// A mesh in which policy has not issued a permit.
 pub(crate) async fn unready_with(configure: impl FnOnce(&mut GatewayConfig)) -> Mesh {
     let capability = FakeCapability::new();
-    let policy = FakePolicy::new(test_bundle());
+    let policy = FakePolicy::new(open_bundle());
     let executor = FakeExecutor::new("fp-1");
     let capability_server = capability.serve(None).await;
     let policy_server = policy.serve(None).await;
@@ -65,7 +67,10 @@ pub(crate) async fn unready_with(configure: impl FnOnce(&mut GatewayConfig)) -> 
     };
     configure(&mut config);
     let bind = || TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let listeners = Listeners { grpc: Some(bind().await.unwrap()), http: Some(bind().await.unwrap()) };
+    let listeners = Listeners {
+        grpc: Some(bind().await.unwrap()),
+        http: Some(bind().await.unwrap()),
+    };
     let gateway = start(config, listeners, CancellationToken::new()).await.unwrap();
     let endpoint = format!("http://{}", gateway.grpc_addr);
     let channel = Channel::from_shared(endpoint).unwrap().connect_lazy();
@@ -96,7 +101,9 @@ impl Mesh {
         let mut request = Request::new(request);
         request.set_timeout(Duration::from_secs(20));
         let response = self.client().classify(request).await;
-        response.map(tonic::Response::into_inner).map_err(|status| ServiceError::from(&status))
+        response
+            .map(tonic::Response::into_inner)
+            .map_err(|status| ServiceError::from(&status))
     }
 
     /// Whether both health entries and the HTTP probe say that the gateway is ready. They must agree.
@@ -104,7 +111,13 @@ impl Mesh {
         let mut serving = Vec::new();
         for service in ["", "deltagate.v1.ClassifierService"] {
             let mut health = HealthClient::new(self.channel.clone());
-            let check = health.check(HealthCheckRequest { service: service.into() }).await.unwrap().into_inner();
+            let check = health
+                .check(HealthCheckRequest {
+                    service: service.into(),
+                })
+                .await
+                .unwrap()
+                .into_inner();
             serving.push(check.status() == ServingStatus::Serving);
         }
         serving[0] && serving[1]
@@ -124,7 +137,8 @@ impl Mesh {
     }
 
     pub(crate) async fn post(&self, body: &str) -> HttpResponse {
-        self.post_with(&[("content-type", "application/json")], body.as_bytes()).await
+        self.post_with(&[("content-type", "application/json")], body.as_bytes())
+            .await
     }
 
     pub(crate) async fn post_with(&self, headers: &[(&str, &str)], body: &[u8]) -> HttpResponse {

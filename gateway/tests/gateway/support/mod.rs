@@ -28,7 +28,15 @@ pub(crate) async fn serve_at(addr: Option<SocketAddr>, add: impl FnOnce(&mut Rou
     let listener = TcpListener::bind(addr).await.unwrap();
     let health = Health::new(["test"]).await;
     health.set_all(true).await;
-    serve(listener, health, CancellationToken::new(), ServeOptions::new("test"), add).await.unwrap()
+    serve(
+        listener,
+        health,
+        CancellationToken::new(),
+        ServeOptions::new("test"),
+        add,
+    )
+    .await
+    .unwrap()
 }
 
 /// Waits until `check` holds, and gives how long that took. Panics after `bound`.

@@ -24,10 +24,15 @@ pub(crate) fn tokenizer_json() -> Vec<u8> {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                "normalized": false, "special": true})
     };
-    let added: Vec<Value> = [(256, "<|im_start|>"), (257, "<|im_end|>"), (258, "<think>"), (259, "</think>")]
-        .into_iter()
-        .map(special)
-        .collect();
+    let added: Vec<Value> = [
+        (256, "<|im_start|>"),
+        (257, "<|im_end|>"),
+        (258, "<think>"),
+        (259, "</think>"),
+    ]
+    .into_iter()
+    .map(special)
+    .collect();
     let file = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},

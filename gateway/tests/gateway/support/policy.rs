@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, net::SocketAddr, pin::Pin, time::Duration};
 
 use deltagate_mesh::{server::ServerHandle, wire::duration};
 use deltagate_proto::v1::{
-    Bundle, DecideReadinessRequest, DecideReadinessResponse, IssuePermitRequest, IssuePermitResponse, IssuedPermit,
-    PermitClaims, PolicyServiceWatchRequest, PolicyServiceWatchResponse, Refusal, SignedPermit,
+    Bundle, DecideReadinessRequest, DecideReadinessResponse, IssuePermitRequest, IssuePermitResponse,
+    IssuedPermit, PermitClaims, PolicyServiceWatchRequest, PolicyServiceWatchResponse, Refusal, SignedPermit,
     policy_service_server::{PolicyService, PolicyServiceServer},
 };
 use futures::Stream;
@@ -44,7 +44,9 @@ impl FakePolicy {
             max_plan_sequences: 256,
             silent: false,
         };
-        Self { said: watch::Sender::new(said) }
+        Self {
+            said: watch::Sender::new(said),
+        }
     }
 
     pub(crate) async fn serve(&self, addr: Option<SocketAddr>) -> ServerHandle {
@@ -65,7 +67,11 @@ fn permit(gateway_id: &str, instance: &str, fingerprint: &str, said: &Said) -> I
         gateway_id: gateway_id.into(),
         instance_id: instance.into(),
         capability_fingerprint: fingerprint.into(),
-        bundle_revision: said.bundle.as_ref().map(|bundle| bundle.revision.clone()).unwrap_or_default(),
+        bundle_revision: said
+            .bundle
+            .as_ref()
+            .map(|bundle| bundle.revision.clone())
+            .unwrap_or_default(),
         not_before: None,
         expires_at: None,
         max_plan_tokens: said.max_plan_tokens,
@@ -94,7 +100,10 @@ impl PolicyService for FakePolicy {
         Err(Status::unimplemented("no executor asks the fake"))
     }
 
-    async fn issue_permit(&self, _: Request<IssuePermitRequest>) -> Result<Response<IssuePermitResponse>, Status> {
+    async fn issue_permit(
+        &self,
+        _: Request<IssuePermitRequest>,
+    ) -> Result<Response<IssuePermitResponse>, Status> {
         Err(Status::unimplemented("permits come by watch"))
     }
 
@@ -120,14 +129,26 @@ impl PolicyService for FakePolicy {
                         continue;
                     }
                     let revision = now.bundle.as_ref().map(|bundle| bundle.revision.clone());
-                    let bundle = if revision == sent { None } else { now.bundle.clone() };
+                    let bundle = if revision == sent {
+                        None
+                    } else {
+                        now.bundle.clone()
+                    };
                     sent = revision;
-                    let permits = now.permits.iter().map(|(i, f)| permit(&gateway, i, f, &now)).collect();
+                    let permits = now
+                        .permits
+                        .iter()
+                        .map(|(i, f)| permit(&gateway, i, f, &now))
+                        .collect();
                     let refusals = now.refusals.iter().map(|(instance, reasons)| Refusal {
                         instance_id: instance.clone(),
                         reasons: reasons.clone(),
                     });
-                    let message = PolicyServiceWatchResponse { bundle, permits, refusals: refusals.collect() };
+                    let message = PolicyServiceWatchResponse {
+                        bundle,
+                        permits,
+                        refusals: refusals.collect(),
+                    };
                     return Some((Ok(message), (said, sent, false)));
                 }
             }

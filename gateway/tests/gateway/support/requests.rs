@@ -3,20 +3,31 @@
 use std::fmt::Write;
 
 use deltagate_proto::v1::{
-    Bundle, ChoiceCriteria, ChoiceOption, ClassifyRequest, Content, NoulCriteria, Question, ScoreCriteria,
-    content::Kind, question::Criteria,
+    Bundle, BundleModule, ChoiceCriteria, ChoiceOption, ClassifyRequest, Content, NoulCriteria, Question,
+    ScoreCriteria, content::Kind, question::Criteria,
 };
+use sha2::{Digest, Sha256};
 
 pub(crate) fn text(value: &str) -> Content {
-    Content { kind: Some(Kind::Text(value.into())) }
+    Content {
+        kind: Some(Kind::Text(value.into())),
+    }
 }
 
 pub(crate) fn json(value: &str) -> Content {
-    Content { kind: Some(Kind::Json(value.into())) }
+    Content {
+        kind: Some(Kind::Json(value.into())),
+    }
 }
 
 pub(crate) fn choice(id: &str, options: &[&str]) -> Question {
-    let options = options.iter().map(|name| ChoiceOption { name: (*name).into(), description: None }).collect();
+    let options = options
+        .iter()
+        .map(|name| ChoiceOption {
+            name: (*name).into(),
+            description: None,
+        })
+        .collect();
     Question {
         id: id.into(),
         instructions: Some(text("Which?")),
@@ -25,7 +36,11 @@ pub(crate) fn choice(id: &str, options: &[&str]) -> Question {
 }
 
 pub(crate) fn ask(questions: Vec<Question>) -> ClassifyRequest {
-    ClassifyRequest { model: String::new(), state: Some(text("some state")), questions }
+    ClassifyRequest {
+        model: String::new(),
+        state: Some(text("some state")),
+        questions,
+    }
 }
 
 /// A small valid request.
@@ -34,8 +49,7 @@ pub(crate) fn small() -> ClassifyRequest {
 }
 
 /// The same as an HTTP body.
-pub(crate) const SMALL_BODY: &str =
-    r#"{"state":"some state","questions":{"q":{"type":"choice","instructions":"Which?","criteria":{"a":null,"b":null,"c":null}}}}"#;
+pub(crate) const SMALL_BODY: &str = r#"{"state":"some state","questions":{"q":{"type":"choice","instructions":"Which?","criteria":{"a":null,"b":null,"c":null}}}}"#;
 
 /// One question of each type.
 pub(crate) fn all_types() -> ClassifyRequest {
@@ -47,12 +61,17 @@ pub(crate) fn all_types() -> ClassifyRequest {
     let severity = Question {
         id: "severity".into(),
         instructions: Some(text("How severe?")),
-        criteria: Some(Criteria::Score(ScoreCriteria { levels: vec![text("low"), text("mid"), json(r#"{"l":"high"}"#)] })),
+        criteria: Some(Criteria::Score(ScoreCriteria {
+            levels: vec![text("low"), text("mid"), json(r#"{"l":"high"}"#)],
+        })),
     };
     let urgent = Question {
         id: "urgent".into(),
         instructions: None,
-        criteria: Some(Criteria::Noul(NoulCriteria { true_description: Some(text("today")), false_description: None })),
+        criteria: Some(Criteria::Noul(NoulCriteria {
+            true_description: Some(text("today")),
+            false_description: None,
+        })),
     };
     ClassifyRequest {
         model: "mini".into(),
@@ -70,7 +89,10 @@ pub(crate) const ALL_TYPES_BODY: &str = r#"{"model":"mini","state":{"ticket":"ch
 /// A choice of `count` options, which is a tournament beyond 26.
 pub(crate) fn wide(count: usize) -> ClassifyRequest {
     let names: Vec<String> = (0..count).map(|index| format!("option {index}")).collect();
-    ask(vec![choice("q", &names.iter().map(String::as_str).collect::<Vec<_>>())])
+    ask(vec![choice(
+        "q",
+        &names.iter().map(String::as_str).collect::<Vec<_>>(),
+    )])
 }
 
 /// The same as an HTTP body.
@@ -80,10 +102,49 @@ pub(crate) fn wide_body(count: usize) -> String {
         let comma = if index == 0 { "" } else { "," };
         write!(options, r#"{comma}"option {index}":null"#).unwrap();
     }
-    format!(r#"{{"state":"some state","questions":{{"q":{{"type":"choice","instructions":"Which?","criteria":{{{options}}}}}}}}}"#)
+    format!(
+        r#"{{"state":"some state","questions":{{"q":{{"type":"choice","instructions":"Which?","criteria":{{{options}}}}}}}}}"#
+    )
 }
 
-/// A bundle that allows all models but `forbidden`.
-pub(crate) fn test_bundle() -> Bundle {
-    Bundle { name: "test".into(), revision: "rev-1".into(), modules: Vec::new(), data_json: "{}".into() }
+/// A bundle with these request rules; its revision is that of its content.
+pub(crate) fn bundle(request_rules: &str) -> Bundle {
+    let module = |name: &str, rules: &str| BundleModule {
+        name: format!("{name}.rego"),
+        rego: format!("package deltagate.{name}\nimport rego.v1\n{rules}\n"),
+    };
+    let mut bundle = Bundle {
+        name: "test".into(),
+        revision: String::new(),
+        modules: vec![
+            module(
+                "readiness",
+                r#"decision := {"allow": false, "reasons": ["not asked"]}"#,
+            ),
+            module("request", request_rules),
+        ],
+        data_json: "{}".into(),
+    };
+    bundle.revision = revision(&bundle);
+    bundle
+}
+
+/// A bundle that allows every request.
+pub(crate) fn open_bundle() -> Bundle {
+    bundle(r#"decision := {"allow": true, "reasons": []}"#)
+}
+
+/// SHA-256 over name, modules and data, each with its length in front.
+fn revision(bundle: &Bundle) -> String {
+    let mut hash = Sha256::new();
+    let mut parts = vec![bundle.name.as_str()];
+    for module in &bundle.modules {
+        parts.extend([module.name.as_str(), module.rego.as_str()]);
+    }
+    parts.push(&bundle.data_json);
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex::encode(hash.finalize())
 }

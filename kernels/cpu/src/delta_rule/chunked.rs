@@ -90,22 +90,17 @@ struct Workspace {
     scratch: Vec<f32>,
 }
 
-pub(crate) static T: [std::sync::atomic::AtomicU64; 8] = [const { std::sync::atomic::AtomicU64::new(0) }; 8];
-fn lap(i: usize, t: &mut std::time::Instant) { let n = std::time::Instant::now(); T[i].fetch_add((n - *t).as_nanos() as u64, std::sync::atomic::Ordering::Relaxed); *t = n; }
 impl Workspace {
     /// What the value heads of a group share: queries, keys and their products.
     fn read_chunk<E: Element>(&mut self, input: &Input<'_, E>, key_head: usize, start: usize, n: usize) {
-        let mut t = std::time::Instant::now();
         let dk = input.shape.key_dim;
         let (queries, keys) = self.qk[..2 * n * dk].split_at_mut(n * dk);
         for (i, (q, k)) in queries.chunks_exact_mut(dk).zip(keys.chunks_exact_mut(dk)).enumerate() {
             input.query(start + i, key_head, q, &mut self.scratch);
             input.key(start + i, key_head, k, &mut self.scratch);
         }
-        lap(0, &mut t);
         let (qk, k) = (View::new(&self.qk, 2 * n, dk, dk), View::new(&self.qk[n * dk..], n, dk, dk));
         gemm(&mut self.products, n, qk, k.transposed(), Into::Overwrite, 1);
-        lap(1, &mut t);
     }
 
     /// One chunk of one value head: gives `[n, Dv]` outputs and carries the state on.
@@ -118,14 +113,12 @@ impl Workspace {
         state: &mut [f32],
     ) -> &[f32] {
         let DeltaRuleShape { key_dim: dk, value_dim: dv, .. } = input.shape;
-        let mut t = std::time::Instant::now();
         let mut g = 0.0f64;
         for (i, cumulated) in self.cumulated[..n].iter_mut().enumerate() {
             g += f64::from(input.decay.row(start + i)[head]);
             *cumulated = g;
         }
         self.decayed_products(input, head, start, n);
-        lap(2, &mut t);
         if start == 0 {
             self.of_state[..2 * n * dv].fill(0.0);
         } else {
@@ -133,7 +126,6 @@ impl Workspace {
             gemm(&mut self.of_state, dv, qk, s, Into::Overwrite, 1);
         }
 
-        lap(3, &mut t);
         // X starts as the right-hand side, the output as e^G ∘ (Q S).
         let (out, of_keys) = self.of_state[..2 * n * dv].split_at_mut(n * dv);
         let rows = self.x[..n * dv].chunks_exact_mut(dv).zip(of_keys.chunks_exact(dv)).zip(out.chunks_exact_mut(dv));
@@ -145,13 +137,10 @@ impl Workspace {
                 o.iter_mut().for_each(|o| *o *= decay);
             });
         }
-        lap(4, &mut t);
         solve_unit_lower(&self.solve, n, &mut self.x, dv);
-        lap(5, &mut t);
         let x = View::new(&self.x, n, dv, dv);
         gemm(out, dv, View::new(&self.mix, n, n, n), x, Into::Add, 1);
 
-        lap(6, &mut t);
         if start + n < input.tokens() {
             let last = self.cumulated[n - 1];
             let total = last.exp() as f32;
@@ -166,7 +155,6 @@ impl Workspace {
             let decayed = View::new(&self.scratch, n, dk, dk).transposed();
             gemm(state, dv, decayed, x, Into::Add, 1);
         }
-        lap(7, &mut t);
         &self.of_state[..n * dv]
     }
 

@@ -84,20 +84,3 @@ fn run<M: Method, E: Element>(input: Input<'_, E>) -> candle_core::Result<(CpuSt
     groups.into_par_iter().enumerate().for_each(|(key_head, out)| M::group(&input, key_head, out));
     Ok((E::to_cpu_storage_owned(out), (input.tokens(), columns).into()))
 }
-
-#[test]
-fn laps() {
-    use deltagate_kernels_api::{Random, DeltaRule};
-    let shape = DeltaRuleShape { key_heads: 16, value_heads: 16, key_dim: 128, value_dim: 128 };
-    let t = 1024;
-    let mut r = Random::new(1);
-    let mut m = |c: usize| Tensor::from_vec(r.values(t * c, -2.0, -0.1), (t, c), &candle_core::Device::Cpu).unwrap();
-    let (q, g, b) = (m(shape.qkv_columns()), m(16), m(16));
-    let g = Gates { decay: Decay::Log(LogDecay(g)), beta: Beta(b.abs().unwrap()) };
-    for _ in 0..5 { 
-    for x in &chunked::T { x.store(0, std::sync::atomic::Ordering::Relaxed); }
-    let s = std::time::Instant::now();
-    Chunked.delta_rule(&q, &g, &shape).unwrap();
-    println!("LAP {:?} {:?}", s.elapsed(), chunked::T.iter().map(|x| x.load(std::sync::atomic::Ordering::Relaxed) / 1000).collect::<Vec<_>>());
-    }
-}

@@ -8,7 +8,7 @@ use deltagate_kernels_api::{
 };
 
 use super::*;
-use crate::{Chunked, CpuConv1d, CpuNorm, candidates};
+use crate::{Chunked, CpuConv1d, CpuNorm, Pool, candidates};
 
 fn shapes(key_heads: usize, value_heads: usize) -> ModelShapes {
     ModelShapes {
@@ -28,7 +28,7 @@ fn context(dtype: CpuDtype) -> Context {
 
 #[test]
 fn every_candidate_passes_in_both_dtypes() {
-    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+    let pool = Pool::new(Some(2)).unwrap();
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
     println!("seed {seed}");
     let plan = ProbePlan { seed, ..ProbePlan::default() };

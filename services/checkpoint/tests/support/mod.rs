@@ -9,24 +9,24 @@ use tempfile::TempDir;
 
 /// What a tensor is written as.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
-    pub dtype: &'static str,
-    pub shape: Vec<usize>,
-    pub seed: usize,
+pub(crate) struct Tensor {
+    pub(crate) dtype: &'static str,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) seed: usize,
 }
 
 /// A folder that is written when it is complete, or as broken as the test wants it.
-pub struct Folder {
-    pub config: Value,
+pub(crate) struct Folder {
+    pub(crate) config: Value,
     /// `decision_config.json`; null for none.
-    pub decision: Value,
+    pub(crate) decision: Value,
     /// Full names.
-    pub tensors: BTreeMap<String, Tensor>,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
     /// More files, as they are.
-    pub files: BTreeMap<&'static str, Vec<u8>>,
+    pub(crate) files: BTreeMap<&'static str, Vec<u8>>,
 }
 
-pub fn text_config() -> Value {
+pub(crate) fn text_config() -> Value {
     json!({
         "attention_bias": false, "attention_dropout": 0.0, "attn_output_gate": true, "dtype": "bfloat16",
         "full_attention_interval": 4, "head_dim": 8, "hidden_act": "silu", "hidden_size": 8, "initializer_range": 0.02,
@@ -42,7 +42,7 @@ pub fn text_config() -> Value {
     })
 }
 
-pub fn nested(text: Value, tied: bool) -> Value {
+pub(crate) fn nested(text: Value, tied: bool) -> Value {
     json!({
         "architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 56, "language_model_only": false,
         "model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": tied, "transformers_version": "5.24.0",
@@ -50,7 +50,7 @@ pub fn nested(text: Value, tied: bool) -> Value {
     })
 }
 
-pub fn decision() -> Value {
+pub(crate) fn decision() -> Value {
     json!({
         "letter_token_ids": (32..58).collect::<Vec<u32>>(),
         "temperature_by_type": {"choice": 1.5, "noul": 1.25, "score": 0.75},
@@ -61,7 +61,7 @@ pub fn decision() -> Value {
 
 impl Folder {
     /// A StartLux folder with a flat config, an untied head and this prefix.
-    pub fn startlux(prefix: &str) -> Self {
+    pub(crate) fn startlux(prefix: &str) -> Self {
         let config = text_config();
         let sizes = ModelConfig::from_json(&config).unwrap();
         let mut tensors = BTreeMap::new();
@@ -86,7 +86,7 @@ impl Folder {
         }
     }
 
-    pub fn text(&mut self) -> &mut Value {
+    pub(crate) fn text(&mut self) -> &mut Value {
         if self.config.get("text_config").is_some() {
             &mut self.config["text_config"]
         } else {
@@ -94,11 +94,11 @@ impl Folder {
         }
     }
 
-    pub fn remove(&mut self, key: &str) {
+    pub(crate) fn remove(&mut self, key: &str) {
         self.text().as_object_mut().unwrap().shift_remove(key).unwrap();
     }
 
-    pub fn write(&self) -> TempDir {
+    pub(crate) fn write(&self) -> TempDir {
         let dir = self.write_without_weights();
         fs::write(
             dir.path().join("model.safetensors"),
@@ -109,7 +109,7 @@ impl Folder {
     }
 
     /// In two files with an index.
-    pub fn write_sharded(&self) -> TempDir {
+    pub(crate) fn write_sharded(&self) -> TempDir {
         let dir = self.write_without_weights();
         let mut weight_map = serde_json::Map::new();
         for (part, file) in [
@@ -151,20 +151,20 @@ impl Folder {
         dir
     }
 
-    pub fn open(&self) -> Result<Checkpoint, CheckpointError> {
+    pub(crate) fn open(&self) -> Result<Checkpoint, CheckpointError> {
         Checkpoint::open(self.write().path())
     }
 
     /// Findings of a folder that must be refused.
-    pub fn refused(&self) -> Vec<Finding> {
+    pub(crate) fn refused(&self) -> Vec<Finding> {
         findings(self.write().path())
     }
 }
 
-pub const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// Findings of a folder that must be refused; `inspect` has to say the same.
-pub fn findings(dir: &Path) -> Vec<Finding> {
+pub(crate) fn findings(dir: &Path) -> Vec<Finding> {
     let inspection = deltagate_checkpoint::inspect(dir);
     assert!(!inspection.would_load && inspection.card.is_none());
     match Checkpoint::open(dir).expect_err("the folder opens") {
@@ -179,7 +179,7 @@ pub fn findings(dir: &Path) -> Vec<Finding> {
 
 /// Asserts that a folder is refused for one reason only, which names this file and this key or tensor.
 #[track_caller]
-pub fn only(findings: &[Finding], file: &str, key_or_tensor: &str, problem: &str) {
+pub(crate) fn only(findings: &[Finding], file: &str, key_or_tensor: &str, problem: &str) {
     let [finding] = findings else {
         panic!(
             "{} findings: {:#?}",
@@ -200,16 +200,16 @@ pub fn only(findings: &[Finding], file: &str, key_or_tensor: &str, problem: &str
     );
 }
 
-pub fn write_json(dir: &Path, name: &str, value: &Value) {
+pub(crate) fn write_json(dir: &Path, name: &str, value: &Value) {
     fs::write(dir.join(name), serde_json::to_vec(value).unwrap()).unwrap();
 }
 
 /// Value `i` of a tensor.
-pub fn value(seed: usize, i: usize) -> f32 {
+pub(crate) fn value(seed: usize, i: usize) -> f32 {
     (1.3 * seed as f64 + 0.71 * i as f64 + 0.2).sin() as f32
 }
 
-pub fn safetensors<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<u8> {
+pub(crate) fn safetensors<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     let mut data = Vec::new();
     for (name, tensor) in tensors {

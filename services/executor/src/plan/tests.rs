@@ -4,19 +4,30 @@
 
 use super::*;
 
-const LIMITS: ModelLimits =
-    ModelLimits { max_tokens: 8, vocab_size: 100, hidden_size: 4, output_embedding: true };
+const LIMITS: ModelLimits = ModelLimits {
+    max_tokens: 8,
+    vocab_size: 100,
+    hidden_size: 4,
+    output_embedding: true,
+};
 
 fn sequence(token_ids: Vec<u32>) -> v1::Sequence {
     let readout = v1::Readout {
         rows: Some(WireRows::Last(v1::LastRow {})),
         projection: Some(WireProjection::Hidden(v1::HiddenRow {})),
     };
-    v1::Sequence { token_ids, readout: Some(readout) }
+    v1::Sequence {
+        token_ids,
+        readout: Some(readout),
+    }
 }
 
 fn request(sequences: Vec<v1::Sequence>) -> v1::ForwardRequest {
-    v1::ForwardRequest { capability_fingerprint: "f".to_owned(), sequences, ..Default::default() }
+    v1::ForwardRequest {
+        capability_fingerprint: "f".to_owned(),
+        sequences,
+        ..Default::default()
+    }
 }
 
 fn with_rows(rows: Option<WireRows>) -> v1::ForwardRequest {
@@ -36,7 +47,9 @@ fn positions(positions: Vec<u32>) -> Option<WireRows> {
 }
 
 fn embedding(token_ids: Vec<u32>) -> Option<WireProjection> {
-    Some(WireProjection::OutputEmbedding(v1::OutputEmbeddingRows { token_ids }))
+    Some(WireProjection::OutputEmbedding(v1::OutputEmbeddingRows {
+        token_ids,
+    }))
 }
 
 #[test]
@@ -59,30 +72,77 @@ fn names_the_field_at_fault() {
         (no_fingerprint, "capability_fingerprint", "REQUIRED"),
         (request(vec![]), "sequences", "OUT_OF_RANGE"),
         (request(vec![sequence(vec![1]); 257]), "sequences", "OUT_OF_RANGE"),
-        (request(vec![sequence(vec![1]), sequence(vec![])]), "sequences[1].token_ids", "REQUIRED"),
-        (request(vec![sequence(vec![1; 9])]), "sequences[0].token_ids", "PROMPT_TOO_LONG"),
-        (request(vec![sequence(vec![1, 100])]), "sequences[0].token_ids", "OUT_OF_RANGE"),
+        (
+            request(vec![sequence(vec![1]), sequence(vec![])]),
+            "sequences[1].token_ids",
+            "REQUIRED",
+        ),
+        (
+            request(vec![sequence(vec![1; 9])]),
+            "sequences[0].token_ids",
+            "PROMPT_TOO_LONG",
+        ),
+        (
+            request(vec![sequence(vec![1, 100])]),
+            "sequences[0].token_ids",
+            "OUT_OF_RANGE",
+        ),
         (request(vec![no_readout]), "sequences[0].readout", "REQUIRED"),
         (with_rows(None), "sequences[0].readout.rows", "REQUIRED"),
-        (with_rows(positions(vec![])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
-        (with_rows(positions(vec![3])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
-        (with_rows(positions(vec![0; 4])), "sequences[0].readout.positions.positions", "OUT_OF_RANGE"),
-        (with_projection(None), "sequences[0].readout.projection", "REQUIRED"),
-        (with_projection(embedding(vec![])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
-        (with_projection(embedding(vec![1; 257])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
-        (with_projection(embedding(vec![100])), "sequences[0].readout.output_embedding.token_ids", "OUT_OF_RANGE"),
+        (
+            with_rows(positions(vec![])),
+            "sequences[0].readout.positions.positions",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_rows(positions(vec![3])),
+            "sequences[0].readout.positions.positions",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_rows(positions(vec![0; 4])),
+            "sequences[0].readout.positions.positions",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_projection(None),
+            "sequences[0].readout.projection",
+            "REQUIRED",
+        ),
+        (
+            with_projection(embedding(vec![])),
+            "sequences[0].readout.output_embedding.token_ids",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_projection(embedding(vec![1; 257])),
+            "sequences[0].readout.output_embedding.token_ids",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_projection(embedding(vec![100])),
+            "sequences[0].readout.output_embedding.token_ids",
+            "OUT_OF_RANGE",
+        ),
     ];
     for (request, field, reason) in cases {
         let error = validate(&request, &LIMITS).expect_err(field);
         assert_eq!(error.code, tonic::Code::InvalidArgument);
-        let fields: Vec<_> = error.fields.iter().map(|f| (f.field.as_str(), f.reason.as_ref())).collect();
+        let fields: Vec<_> = error
+            .fields
+            .iter()
+            .map(|f| (f.field.as_str(), f.reason.as_ref()))
+            .collect();
         assert_eq!(fields, [(field, reason)]);
     }
 }
 
 #[test]
 fn a_model_without_output_embedding_projects_on_nothing() {
-    let limits = ModelLimits { output_embedding: false, ..LIMITS };
+    let limits = ModelLimits {
+        output_embedding: false,
+        ..LIMITS
+    };
     let error = validate(&with_projection(embedding(vec![1])), &limits).unwrap_err();
     assert_eq!(error.fields[0].field, "sequences[0].readout.output_embedding");
 }
@@ -99,7 +159,10 @@ fn only_long_prompts_are_called_so() {
 fn the_list_of_faults_is_bounded_and_so_is_the_readout() {
     let error = validate(&request(vec![sequence(vec![]); 256]), &LIMITS).unwrap_err();
     assert_eq!(error.fields.len(), MAX_VIOLATIONS);
-    let limits = ModelLimits { hidden_size: MAX_READOUT_VALUES, ..LIMITS };
+    let limits = ModelLimits {
+        hidden_size: MAX_READOUT_VALUES,
+        ..LIMITS
+    };
     validate(&request(vec![sequence(vec![1])]), &limits).unwrap();
     let error = validate(&request(vec![sequence(vec![1]); 2]), &limits).unwrap_err();
     assert_eq!(error.fields[0].reason, "READOUT_TOO_LARGE");
@@ -115,6 +178,9 @@ fn a_permit_bounds_tokens_and_sequences() {
     };
     within_permit(&valid, &claims(8, 2)).unwrap();
     for claims in [claims(7, 2), claims(8, 1), claims(0, 0)] {
-        assert_eq!(within_permit(&valid, &claims).unwrap_err().code, tonic::Code::PermissionDenied);
+        assert_eq!(
+            within_permit(&valid, &claims).unwrap_err().code,
+            tonic::Code::PermissionDenied
+        );
     }
 }

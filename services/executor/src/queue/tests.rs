@@ -7,7 +7,16 @@ use super::*;
 type TestQueue = Queue<u32, &'static str>;
 
 fn queue(max_requests: usize, max_tokens: u64) -> Arc<TestQueue> {
-    Arc::new(Queue::new(Limits { max_requests, max_tokens }))
+    Arc::new(Queue::new(Limits {
+        max_requests,
+        max_tokens,
+    }))
+}
+
+/// Requests and tokens that wait and count against the bounds.
+fn depth(queue: &TestQueue) -> (usize, u64) {
+    let state = queue.state.lock();
+    (state.counted, state.tokens)
 }
 
 fn run(turn: Turn<u32, &'static str>) -> u32 {
@@ -32,8 +41,13 @@ fn idle_device(queue: &Arc<TestQueue>) -> std::thread::JoinHandle<Turn<u32, &'st
 #[test]
 fn runs_in_the_order_of_admission() {
     let queue = queue(8, 100);
-    let places: Vec<_> = (0..5).map(|job| queue.admit(job, 1, None, queue.era()).unwrap()).collect();
-    assert_eq!(places.iter().map(|place| place.position).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    let places: Vec<_> = (0..5)
+        .map(|job| queue.admit(job, 1, None, queue.era()).unwrap())
+        .collect();
+    assert_eq!(
+        places.iter().map(|place| place.position).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5]
+    );
     let order: Vec<u32> = (0..5).map(|_| run(queue.next())).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
 }
@@ -43,7 +57,10 @@ fn refuses_one_request_too_many() {
     let queue = queue(2, 100);
     let _first = queue.admit(0, 1, None, queue.era()).unwrap();
     let _second = queue.admit(1, 1, None, queue.era()).unwrap();
-    assert!(matches!(queue.admit(2, 1, None, queue.era()), Err(Refused::Full { .. })));
+    assert!(matches!(
+        queue.admit(2, 1, None, queue.era()),
+        Err(Refused::Full { .. })
+    ));
     assert_eq!(run(queue.next()), 0);
     assert!(queue.admit(3, 1, None, queue.era()).is_ok());
 }
@@ -52,10 +69,16 @@ fn refuses_one_request_too_many() {
 fn refuses_one_token_too_many() {
     let queue = queue(8, 10);
     let _first = queue.admit(0, 6, None, queue.era()).unwrap();
-    assert!(matches!(queue.admit(1, 5, None, queue.era()), Err(Refused::Full { .. })));
+    assert!(matches!(
+        queue.admit(1, 5, None, queue.era()),
+        Err(Refused::Full { .. })
+    ));
     let _second = queue.admit(2, 4, None, queue.era()).unwrap();
-    assert_eq!(queue.depth(), (2, 10));
-    assert!(matches!(queue.admit(3, u64::MAX, None, queue.era()), Err(Refused::Full { .. })));
+    assert_eq!(depth(&queue), (2, 10));
+    assert!(matches!(
+        queue.admit(3, u64::MAX, None, queue.era()),
+        Err(Refused::Full { .. })
+    ));
 }
 
 #[test]
@@ -65,17 +88,23 @@ fn an_idle_device_takes_a_job_of_any_size_but_only_one() {
     let place = queue.admit(7, 1_000_000, None, queue.era()).unwrap();
     assert_eq!(place.position, 0);
     assert_eq!(run(device.join().unwrap()), 7);
-    assert_eq!(queue.depth(), (0, 0));
-    assert!(matches!(queue.admit(8, 1, None, queue.era()), Err(Refused::Full { .. })), "the device is busy and no one may wait");
+    assert_eq!(depth(&queue), (0, 0));
+    assert!(
+        matches!(queue.admit(8, 1, None, queue.era()), Err(Refused::Full { .. })),
+        "the device is busy and no one may wait"
+    );
 }
 
 #[test]
 fn a_dropped_place_is_free_at_once() {
     let queue = queue(1, 10);
     let place = queue.admit(0, 10, None, queue.era()).unwrap();
-    assert!(matches!(queue.admit(1, 1, None, queue.era()), Err(Refused::Full { .. })));
+    assert!(matches!(
+        queue.admit(1, 1, None, queue.era()),
+        Err(Refused::Full { .. })
+    ));
     drop(place);
-    assert_eq!(queue.depth(), (0, 0));
+    assert_eq!(depth(&queue), (0, 0));
     let _next = queue.admit(2, 10, None, queue.era()).unwrap();
     assert_eq!(run(queue.next()), 2, "the one that left is not run");
 }
@@ -85,7 +114,9 @@ fn a_dropped_place_of_a_dispatched_job_raises_its_flag() {
     let queue = queue(1, 10);
     let place = queue.admit(0, 1, None, queue.era()).unwrap();
     assert!(!place.is_dispatched());
-    let Turn::Run(_, cancel) = queue.next() else { panic!("not a job") };
+    let Turn::Run(_, cancel) = queue.next() else {
+        panic!("not a job")
+    };
     assert!(place.is_dispatched());
     assert!(!cancel.is_cancelled());
     drop(place);
@@ -109,7 +140,10 @@ fn a_hold_refuses_newcomers_and_keeps_those_who_wait() {
     let _place = queue.admit(0, 1, None, queue.era()).unwrap();
     let before = queue.era();
     queue.command("swap").unwrap();
-    assert!(matches!(queue.next(), Turn::Command("swap")), "a command goes before jobs");
+    assert!(
+        matches!(queue.next(), Turn::Command("swap")),
+        "a command goes before jobs"
+    );
     queue.hold();
     assert_eq!(queue.admit(1, 1, None, queue.era()).unwrap_err(), Refused::Held);
     assert_eq!(run(queue.next_waiting().unwrap()), 0);
@@ -117,7 +151,11 @@ fn a_hold_refuses_newcomers_and_keeps_those_who_wait() {
     let meanwhile = queue.era();
     queue.release();
     for stale in [before, meanwhile] {
-        assert_eq!(queue.admit(3, 1, None, stale).unwrap_err(), Refused::Held, "checked before the swap was over");
+        assert_eq!(
+            queue.admit(3, 1, None, stale).unwrap_err(),
+            Refused::Held,
+            "checked before the swap was over"
+        );
     }
     assert!(queue.admit(2, 1, None, queue.era()).is_ok());
 }
@@ -140,7 +178,9 @@ fn the_retry_grows_with_what_waits() {
     queue.ran_for(Duration::from_millis(100));
     let _first = queue.admit(0, 1, None, queue.era()).unwrap();
     let _second = queue.admit(1, 1, None, queue.era()).unwrap();
-    let Err(Refused::Full { retry_after }) = queue.admit(2, 1, None, queue.era()) else { panic!("admitted") };
+    let Err(Refused::Full { retry_after }) = queue.admit(2, 1, None, queue.era()) else {
+        panic!("admitted")
+    };
     assert_eq!(retry_after, Duration::from_millis(300));
 }
 
@@ -165,11 +205,16 @@ fn many_callers_lose_and_duplicate_nothing() {
             .map(|caller| {
                 let queue = &queue;
                 scope.spawn(move || {
-                    (0..50).map(|i| queue.admit(caller * 50 + i, 1, None, queue.era()).unwrap()).collect::<Vec<_>>()
+                    (0..50)
+                        .map(|i| queue.admit(caller * 50 + i, 1, None, queue.era()).unwrap())
+                        .collect::<Vec<_>>()
                 })
             })
             .collect();
-        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+        callers
+            .into_iter()
+            .flat_map(|caller| caller.join().unwrap())
+            .collect()
     });
     queue.close();
     let mut seen = device.join().unwrap();
@@ -179,6 +224,6 @@ fn many_callers_lose_and_duplicate_nothing() {
     }
     seen.sort_unstable();
     assert_eq!(seen, (0..400).collect::<Vec<_>>());
-    assert_eq!(queue.depth(), (0, 0));
+    assert_eq!(depth(&queue), (0, 0));
     drop(places);
 }

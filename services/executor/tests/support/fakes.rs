@@ -1,11 +1,6 @@
 //! In-process capability and policy services.
 
-use std::{
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use deltagate_mesh::{
     health::Health,
@@ -67,12 +62,23 @@ impl Mesh {
         let capability = serve_capability(any, &state).await;
         let listener = TcpListener::bind(any).await.unwrap();
         let service = PolicyServiceServer::new(Fake(Arc::clone(&state)));
-        let policy = serve(listener, health().await, CancellationToken::new(), ServeOptions::new("policy"), |routes| {
-            routes.add_service(service);
-        })
+        let policy = serve(
+            listener,
+            health().await,
+            CancellationToken::new(),
+            ServeOptions::new("policy"),
+            |routes| {
+                routes.add_service(service);
+            },
+        )
         .await
         .unwrap();
-        Self { state, capability_addr: capability.addr(), capability: Some(capability), policy }
+        Self {
+            state,
+            capability_addr: capability.addr(),
+            capability: Some(capability),
+            policy,
+        }
     }
 
     pub fn capability_endpoint(&self) -> String {
@@ -112,9 +118,15 @@ async fn health() -> Health {
 async fn serve_capability(addr: SocketAddr, state: &Arc<State>) -> ServerHandle {
     let listener = TcpListener::bind(addr).await.unwrap();
     let service = CapabilityServiceServer::new(Fake(Arc::clone(state)));
-    serve(listener, health().await, CancellationToken::new(), ServeOptions::new("capability"), |routes| {
-        routes.add_service(service);
-    })
+    serve(
+        listener,
+        health().await,
+        CancellationToken::new(),
+        ServeOptions::new("capability"),
+        |routes| {
+            routes.add_service(service);
+        },
+    )
     .await
     .unwrap()
 }
@@ -149,7 +161,10 @@ impl CapabilityService for Fake {
         Err(Status::unimplemented("not needed"))
     }
 
-    async fn report(&self, request: Request<v1::ReportRequest>) -> Result<Response<v1::ReportResponse>, Status> {
+    async fn report(
+        &self,
+        request: Request<v1::ReportRequest>,
+    ) -> Result<Response<v1::ReportResponse>, Status> {
         let mode = self.0.capability.lock().clone();
         obey(mode).await?;
         let report = request.into_inner();
@@ -164,7 +179,9 @@ impl CapabilityService for Fake {
             }
             *registered = Some(snapshot.clone());
         }
-        let known = registered.as_ref().is_some_and(|snapshot| snapshot.revision == report.revision);
+        let known = registered
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.revision == report.revision);
         self.0.reports.lock().push(report);
         Ok(Response::new(v1::ReportResponse {
             lease: Some(wire::duration(Duration::from_millis(1_500))),
@@ -185,7 +202,12 @@ impl PolicyService for Fake {
         obey(mode.clone()).await?;
         *self.0.decisions.lock() += 1;
         let asked = request.into_inner().capability_fingerprint;
-        let known = self.0.registered.lock().as_ref().is_some_and(|snapshot| snapshot.fingerprint == asked);
+        let known = self
+            .0
+            .registered
+            .lock()
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.fingerprint == asked);
         let reasons = match mode {
             Mode::Deny(reasons) => reasons,
             _ if !known => vec!["the registry knows another binding".to_owned()],
@@ -208,7 +230,10 @@ impl PolicyService for Fake {
         Err(Status::unimplemented("not needed"))
     }
 
-    async fn watch(&self, _: Request<v1::PolicyServiceWatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        _: Request<v1::PolicyServiceWatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("not needed"))
     }
 }

@@ -1,6 +1,13 @@
 //! A capability and a policy service that do as they are told, and a runner that plays a script instead of a model.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, missing_docs, unreachable_pub)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    missing_docs,
+    unreachable_pub
+)]
 
 pub mod fakes;
 pub mod runner;
@@ -11,7 +18,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use deltagate_executor::{ConfigSource, ExecutorConfig, ExecutorHandle, start_with};
+use deltagate_executor::{
+    ConfigSource, DrainConfig, ExecutorConfig, ExecutorHandle, runner::Loader, start_with,
+};
 use deltagate_mesh::{
     ServiceError,
     permit::{Grant, Signer},
@@ -37,12 +46,15 @@ pub struct Bench {
 }
 
 pub fn config() -> ExecutorConfig {
-    let mut config = ExecutorConfig::default();
-    config.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    config.drain.grace = Duration::from_millis(50);
-    config.drain.timeout = Duration::from_secs(5);
-    config.watch_config = Duration::from_millis(50);
-    config
+    ExecutorConfig {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        drain: DrainConfig {
+            grace: Duration::from_millis(50),
+            timeout: Duration::from_secs(5),
+        },
+        watch_config: Duration::from_millis(50),
+        ..ExecutorConfig::default()
+    }
 }
 
 impl Bench {
@@ -56,14 +68,27 @@ impl Bench {
         bench
     }
 
-    pub async fn with(mut config: ExecutorConfig, script: Script, source: Option<ConfigSource>) -> Self {
-        let mesh = Mesh::start().await;
-        config.capability_endpoint = mesh.capability_endpoint();
-        config.policy_endpoint = mesh.policy_endpoint();
+    pub async fn with(config: ExecutorConfig, script: Script, source: Option<ConfigSource>) -> Self {
         let script = Arc::new(script);
-        let loader = runner::loader(Arc::clone(&script));
-        let handle = start_with(config, None, CancellationToken::new(), source, loader).await.unwrap();
-        let channel = tonic::transport::Endpoint::from_shared(handle.endpoint().to_owned()).unwrap().connect_lazy();
+        Self::over(config, Arc::clone(&script), source, runner::loader(script)).await
+    }
+
+    /// Over another loader than that of the script.
+    pub async fn over(
+        mut config: ExecutorConfig,
+        script: Arc<Script>,
+        source: Option<ConfigSource>,
+        loader: Loader,
+    ) -> Self {
+        let mesh = Mesh::start().await;
+        config.capability = mesh.capability_endpoint();
+        config.policy = mesh.policy_endpoint();
+        let handle = start_with(config, None, CancellationToken::new(), source, loader)
+            .await
+            .unwrap();
+        let channel = tonic::transport::Endpoint::from_shared(handle.endpoint().to_owned())
+            .unwrap()
+            .connect_lazy();
         let signer = Arc::clone(&mesh.state.signer);
         Self {
             client: ExecutorServiceClient::new(channel.clone()),
@@ -93,7 +118,12 @@ impl Bench {
     }
 
     pub fn permit(&self) -> v1::SignedPermit {
-        permit(&self.signer, self.handle.instance_id(), &self.fingerprint(), Duration::from_secs(60))
+        permit(
+            &self.signer,
+            self.handle.instance_id(),
+            &self.fingerprint(),
+            Duration::from_secs(60),
+        )
     }
 
     /// A permitted request for sequences of these lengths; the first token tells requests apart.
@@ -101,14 +131,19 @@ impl Bench {
         v1::ForwardRequest {
             permit: Some(self.permit()),
             capability_fingerprint: self.fingerprint(),
-            sequences: lengths.iter().map(|&length| sequence(first_token, length)).collect(),
+            sequences: lengths
+                .iter()
+                .map(|&length| sequence(first_token, length))
+                .collect(),
             noncausal_full_attention: false,
             segment_events: false,
         }
     }
 
     pub async fn forward(&self, request: v1::ForwardRequest) -> Result<v1::ForwardResult, ServiceError> {
-        let events = collect(self.client.clone(), request).await.map_err(|status| ServiceError::from(&status))?;
+        let events = collect(self.client.clone(), request)
+            .await
+            .map_err(|status| ServiceError::from(&status))?;
         match events.last() {
             Some(Event::Result(result)) => Ok(result.clone()),
             other => panic!("the stream ended with {other:?}"),
@@ -117,8 +152,17 @@ impl Bench {
 
     /// Whether a health entry is SERVING.
     pub async fn serving(&self, entry: &str) -> bool {
-        let request = HealthCheckRequest { service: entry.to_owned() };
-        self.health.clone().check(request).await.unwrap().into_inner().status == 1
+        let request = HealthCheckRequest {
+            service: entry.to_owned(),
+        };
+        self.health
+            .clone()
+            .check(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .status
+            == 1
     }
 
     /// Health follows the snapshot with a short delay.
@@ -153,7 +197,10 @@ pub fn sequence(first_token: u32, length: usize) -> v1::Sequence {
         rows: Some(v1::readout::Rows::Last(v1::LastRow {})),
         projection: Some(v1::readout::Projection::Hidden(v1::HiddenRow {})),
     };
-    v1::Sequence { token_ids, readout: Some(readout) }
+    v1::Sequence {
+        token_ids,
+        readout: Some(readout),
+    }
 }
 
 pub async fn collect(

@@ -11,8 +11,8 @@ use std::{
 
 use deltagate_executor::{
     engine::{
-        DeviceIdentity, EngineError, ForwardObserver, ForwardOutput, ForwardPlan, KernelSpan, LoadProgress, OutputRow,
-        SegmentDone,
+        DeviceIdentity, EngineError, ForwardObserver, ForwardOutput, ForwardPlan, KernelSpan, LoadProgress,
+        OutputRow, SegmentDone,
     },
     runner::{AssetFile, LoadError, LoadedModel, Loader, ModelLimits, Runner, ServedModel},
 };
@@ -105,22 +105,45 @@ impl Script {
     }
 }
 
-pub const LIMITS: ModelLimits =
-    ModelLimits { max_tokens: 600, vocab_size: 1_000, hidden_size: 2, output_embedding: true };
+pub const LIMITS: ModelLimits = ModelLimits {
+    max_tokens: 600,
+    vocab_size: 1_000,
+    hidden_size: 2,
+    output_embedding: true,
+};
 
 pub fn loader(script: Arc<Script>) -> Loader {
     Box::new(move |progress| {
-        progress(LoadProgress { done_bytes: 1, total_bytes: 2 });
+        progress(LoadProgress {
+            done_bytes: 1,
+            total_bytes: 2,
+        });
         script.wait(|held| held.0);
         if *script.load_fails.lock() {
             return Err(LoadError::NoFamily);
         }
-        let info = v1::ModelInfo { name: "scripted".to_owned(), max_tokens: 600, ..Default::default() };
+        let info = v1::ModelInfo {
+            name: "scripted".to_owned(),
+            max_tokens: 600,
+            ..Default::default()
+        };
         let assets = script.assets.lock().clone();
-        let served = ServedModel { info, card_json: "{\"name\":\"scripted\"}".to_owned(), assets, limits: LIMITS };
+        let served = ServedModel {
+            info,
+            card_json: "{\"name\":\"scripted\"}".to_owned(),
+            assets,
+            limits: LIMITS,
+        };
         let unbound = script.unbound.lock().clone();
-        let runner = ScriptedRunner { report: report("first", &unbound), name: "first".to_owned(), script };
-        Ok(LoadedModel { runner: Box::new(runner), served })
+        let runner = ScriptedRunner {
+            report: report("first", &unbound),
+            name: "first".to_owned(),
+            script,
+        };
+        Ok(LoadedModel {
+            runner: Box::new(runner),
+            served,
+        })
     })
 }
 
@@ -129,7 +152,11 @@ fn report(backend: &str, unbound: &[KernelFamily]) -> BindingReport {
         let bound = !unbound.contains(&family);
         FamilyBinding {
             family,
-            state: if bound { BindingState::Bound } else { BindingState::Missing },
+            state: if bound {
+                BindingState::Bound
+            } else {
+                BindingState::Missing
+            },
             backend: if bound { backend.to_owned() } else { String::new() },
             version: "1".to_owned(),
             source_digest: "d".to_owned(),
@@ -137,7 +164,9 @@ fn report(backend: &str, unbound: &[KernelFamily]) -> BindingReport {
             candidates: Vec::new(),
         }
     });
-    BindingReport { bindings: bindings.collect() }
+    BindingReport {
+        bindings: bindings.collect(),
+    }
 }
 
 struct ScriptedRunner {
@@ -150,10 +179,10 @@ struct ScriptedRunner {
 impl Runner for ScriptedRunner {
     fn device(&self) -> DeviceIdentity {
         DeviceIdentity {
-            kind: "cpu".into(),
-            name: "scripted".into(),
-            compute_capability: String::new().into(),
-            id: "host".into(),
+            kind: "cpu".to_owned(),
+            name: "scripted".to_owned(),
+            compute_capability: String::new(),
+            id: "host".to_owned(),
         }
     }
 
@@ -179,9 +208,16 @@ impl Runner for ScriptedRunner {
     /// The backend named `broken` does not bind.
     fn rebind(&mut self, preferences: &Preferences) -> Result<(), EngineError> {
         std::thread::sleep(Duration::from_millis(20));
-        let wanted = preferences.get(KernelFamily::DeltaRule).names().first().cloned().unwrap_or_default();
+        let wanted = preferences
+            .get(KernelFamily::DeltaRule)
+            .names()
+            .first()
+            .cloned()
+            .unwrap_or_default();
         if wanted == "broken" {
-            return Err(EngineError::NotBound { reasons: vec!["delta_rule: broken failed its probe".to_owned()] });
+            return Err(EngineError::NotBound {
+                reasons: vec!["delta_rule: broken failed its probe".to_owned()],
+            });
         }
         self.report = report(&wanted, &[]);
         self.name = wanted;
@@ -230,13 +266,21 @@ impl Runner for ScriptedRunner {
         };
         let sequences = plan.sequences.iter().map(|sequence| {
             let position = u32::try_from(sequence.token_ids.len() - 1).unwrap();
-            vec![OutputRow { position, values: value.clone() }]
+            vec![OutputRow {
+                position,
+                values: value.clone(),
+            }]
         });
         let first_token = plan.sequences[0].token_ids[0];
         self.script.ran.lock().push((self.fingerprint(), first_token));
         let end = Instant::now();
         let kernels = vec![self.kernel(begin, end)];
-        Ok(ForwardOutput { sequences: sequences.collect(), kernels, start: begin, end })
+        Ok(ForwardOutput {
+            sequences: sequences.collect(),
+            kernels,
+            start: begin,
+            end,
+        })
     }
 }
 

@@ -48,8 +48,16 @@ fn walk(figment: &Figment, path: &mut Vec<String>, value: &Value, origins: &mut 
                 None => "default".to_owned(),
             };
             let empty = matches!(leaf, Value::Empty(..));
-            let value = if secret && !empty { Json::String("<redacted>".to_owned()) } else { to_json(leaf) };
-            origins.push(Origin { key: path.join("."), value, origin });
+            let value = if secret && !empty {
+                Json::String("<redacted>".to_owned())
+            } else {
+                to_json(leaf)
+            };
+            origins.push(Origin {
+                key: path.join("."),
+                value,
+                origin,
+            });
         }
     }
 }
@@ -68,7 +76,10 @@ pub(super) fn describe(metadata: &Metadata, path: &[String]) -> String {
 
 /// Values of these keys are never shown.
 fn is_secret(name: &str) -> bool {
-    ["_key", "_secret", "_token", "password"].iter().any(|end| name.ends_with(end)) || name == "secret"
+    ["_key", "_secret", "_token", "password"]
+        .iter()
+        .any(|end| name.ends_with(end))
+        || name == "secret"
 }
 
 fn to_json(value: &Value) -> Json {

@@ -104,8 +104,9 @@ fn from_json(value: &serde_json::Value) -> Value {
         },
         Json::String(s) => Value::from(s.as_str()),
         Json::Array(items) => Value::Array(Tag::Default, items.iter().map(from_json).collect()),
-        Json::Object(map) => {
-            Value::Dict(Tag::Default, map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect())
-        }
+        Json::Object(map) => Value::Dict(
+            Tag::Default,
+            map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect(),
+        ),
     }
 }

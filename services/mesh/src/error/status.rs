@@ -14,15 +14,22 @@ const FIELD_REASON: &str = "field_reason.";
 impl From<ServiceError> for Status {
     fn from(error: ServiceError) -> Self {
         let mut details = ErrorDetails::new();
-        let mut metadata: HashMap<String, String> =
-            error.metadata.into_iter().map(|(k, v)| (k.into_owned(), v)).collect();
+        let mut metadata: HashMap<String, String> = error
+            .metadata
+            .into_iter()
+            .map(|(k, v)| (k.into_owned(), v))
+            .collect();
         for (index, violation) in error.fields.iter().enumerate() {
             metadata.insert(format!("{FIELD_REASON}{index}"), violation.reason.to_string());
         }
         details.set_error_info(error.reason, DOMAIN, metadata);
         if !error.fields.is_empty() {
             details.set_bad_request(
-                error.fields.into_iter().map(|v| WireField::new(v.field, v.description)).collect::<Vec<_>>(),
+                error
+                    .fields
+                    .into_iter()
+                    .map(|v| WireField::new(v.field, v.description))
+                    .collect::<Vec<_>>(),
             );
         }
         if !error.preconditions.is_empty() {
@@ -50,12 +57,17 @@ impl From<&Status> for ServiceError {
         };
         let mut error = ServiceError::new(code, reason, status.message());
         // Details that do not decode are of no service of ours: the code and message remain.
-        let Ok(details) = status.check_error_details() else { return error };
+        let Ok(details) = status.check_error_details() else {
+            return error;
+        };
         let mut field_reasons = HashMap::new();
         if let Some(info) = details.error_info() {
             error.reason = Cow::Owned(info.reason.clone());
             for (key, value) in &info.metadata {
-                match key.strip_prefix(FIELD_REASON).and_then(|i| i.parse::<usize>().ok()) {
+                match key
+                    .strip_prefix(FIELD_REASON)
+                    .and_then(|i| i.parse::<usize>().ok())
+                {
                     Some(index) => {
                         field_reasons.insert(index, value.clone());
                     }
@@ -135,7 +147,10 @@ mod tests {
     #[test]
     fn a_bare_status_gets_the_reason_of_its_code() {
         let error = ServiceError::from(&Status::unavailable("tcp connect error"));
-        assert_eq!((error.code, error.reason.as_ref()), (Code::Unavailable, "UNAVAILABLE"));
+        assert_eq!(
+            (error.code, error.reason.as_ref()),
+            (Code::Unavailable, "UNAVAILABLE")
+        );
     }
 
     #[test]
@@ -166,7 +181,11 @@ mod tests {
             (Code::Cancelled, 499),
             (Code::Internal, 500),
         ] {
-            assert_eq!(ServiceError::new(code, "X", "x").http_status().as_u16(), http, "{code:?}");
+            assert_eq!(
+                ServiceError::new(code, "X", "x").http_status().as_u16(),
+                http,
+                "{code:?}"
+            );
         }
     }
 }

@@ -20,8 +20,10 @@ pub(super) async fn keep_alive(
     let mut backoff = Backoff::new(options.first_restart, options.slowest_restart);
     loop {
         let started = Instant::now();
-        let mut child = spawn(&program, &spec, width)
-            .map_err(|source| SuperviseError::Spawn { name: spec.name.clone(), source })?;
+        let mut child = spawn(&program, &spec, width).map_err(|source| SuperviseError::Spawn {
+            name: spec.name.clone(),
+            source,
+        })?;
         // Taken out, because `Child::wait` would close it, and closing it asks the child to drain.
         let lifeline = child.stdin.take();
         set_pid(&statuses, &spec.name, child.id());
@@ -38,14 +40,22 @@ pub(super) async fn keep_alive(
         set_pid(&statuses, &spec.name, None);
         let code = status.as_ref().ok().and_then(std::process::ExitStatus::code);
         if let Some(code) = code.filter(|code| options.fatal_exit_codes.contains(code)) {
-            return Err(SuperviseError::Fatal { name: spec.name, code });
+            return Err(SuperviseError::Fatal {
+                name: spec.name,
+                code,
+            });
         }
         if started.elapsed() >= options.healthy_after {
             backoff.reset();
         }
         let delay = backoff.delay();
         let ended = status.map_or_else(|e| e.to_string(), |s| s.to_string());
-        tracing::warn!(child = spec.name, ended, delay_ms = delay.as_millis() as u64, "ended, restarting");
+        tracing::warn!(
+            child = spec.name,
+            ended,
+            delay_ms = delay.as_millis() as u64,
+            "ended, restarting"
+        );
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = stop.cancelled() => return Ok(()),

@@ -12,7 +12,11 @@ pub(super) async fn forward(from: impl AsyncRead + Unpin, mut to: impl AsyncWrit
     loop {
         line.clear();
         line.extend_from_slice(prefix.as_bytes());
-        match (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
+        match (&mut reader)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .await
+        {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
@@ -43,7 +47,10 @@ mod tests {
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines.len(), 5);
         assert!(lines.iter().all(|l| l.starts_with("svc | ")));
-        assert_eq!((lines[0], lines[1], lines[4]), ("svc | one", "svc | two", "svc | last"));
+        assert_eq!(
+            (lines[0], lines[1], lines[4]),
+            ("svc | one", "svc | two", "svc | last")
+        );
         assert_eq!(lines[3], "svc | xxxxx");
     }
 }

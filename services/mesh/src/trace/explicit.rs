@@ -60,7 +60,10 @@ pub struct Anchor {
 impl Anchor {
     /// The offset as of now.
     pub fn now() -> Self {
-        Self { instant: Instant::now(), time: SystemTime::now() }
+        Self {
+            instant: Instant::now(),
+            time: SystemTime::now(),
+        }
     }
 
     /// The wall-clock time of an instant.

@@ -8,8 +8,8 @@ mod propagation;
 pub(crate) mod server;
 
 pub use explicit::{Anchor, Attribute, Parent};
-pub use propagation::{inject, inject_span};
 use opentelemetry::trace::TraceContextExt;
+pub use propagation::{inject, inject_span};
 pub use server::{end_server_span, http_server_span};
 use tracing::{Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;

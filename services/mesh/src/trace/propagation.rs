@@ -43,7 +43,10 @@ struct Metadata<'a>(&'a mut MetadataMap);
 
 impl Injector for Metadata<'_> {
     fn set(&mut self, key: &str, value: String) {
-        if let (Ok(key), Ok(value)) = (MetadataKey::from_bytes(key.as_bytes()), MetadataValue::try_from(value)) {
+        if let (Ok(key), Ok(value)) = (
+            MetadataKey::from_bytes(key.as_bytes()),
+            MetadataValue::try_from(value),
+        ) {
             self.0.insert(key, value);
         }
     }
@@ -60,10 +63,19 @@ mod tests {
     #[test]
     fn a_traceparent_is_read_and_a_broken_one_is_none() {
         let mut headers = HeaderMap::new();
-        headers.insert("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap());
+        headers.insert(
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+                .parse()
+                .unwrap(),
+        );
         let cx = extract(&headers);
         assert!(cx.span().span_context().is_sampled() && cx.span().span_context().is_remote());
-        for broken in ["", "00-zz-00f067aa0ba902b7-01", "00-00000000000000000000000000000000-00f067aa0ba902b7-01"] {
+        for broken in [
+            "",
+            "00-zz-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        ] {
             headers.insert("traceparent", broken.parse().unwrap());
             assert!(!extract(&headers).span().span_context().is_valid(), "{broken}");
         }

@@ -41,7 +41,10 @@ impl<S> Layer<S> for TraceLayer {
     type Service = Traced<S>;
 
     fn layer(&self, inner: S) -> Traced<S> {
-        Traced { inner, service: self.service }
+        Traced {
+            inner,
+            service: self.service,
+        }
     }
 }
 
@@ -70,7 +73,10 @@ where
             return Box::pin(self.inner.call(request));
         };
         // Ends the span as CANCELLED when this future or the body is dropped before a status was seen.
-        let mut ending = Ending { span: span.clone(), done: false };
+        let mut ending = Ending {
+            span: span.clone(),
+            done: false,
+        };
         let handled = span.in_scope(|| self.inner.call(request)).instrument(span);
         Box::pin(async move {
             let response = handled.await?;
@@ -181,7 +187,8 @@ impl Ending {
             self.done = true;
             self.record(status.code());
             if status.code() != Code::Ok {
-                self.span.record("deltagate.reason", ServiceError::from(&status).reason.as_ref());
+                self.span
+                    .record("deltagate.reason", ServiceError::from(&status).reason.as_ref());
             }
         }
     }
@@ -218,7 +225,10 @@ impl HttpBody for TracedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
-        let frame = this.ending.span.in_scope(|| Pin::new(&mut this.inner).poll_frame(cx));
+        let frame = this
+            .ending
+            .span
+            .in_scope(|| Pin::new(&mut this.inner).poll_frame(cx));
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(trailers) = frame.trailers_ref()
         {

@@ -1,0 +1,26 @@
+//! From the names of the config to the names of the kernels.
+
+use deltagate_checkpoint::ModelConfig;
+use deltagate_kernels_api::{AttentionShape, DeltaRuleShape};
+
+/// Sizes of the delta-rule layers of a model.
+pub(super) const fn delta_rule_shape(config: &ModelConfig) -> DeltaRuleShape {
+    DeltaRuleShape {
+        key_heads: config.linear_num_key_heads,
+        value_heads: config.linear_num_value_heads,
+        key_dim: config.linear_key_head_dim,
+        value_dim: config.linear_value_head_dim,
+    }
+}
+
+/// Sizes of the full-attention layers of a model.
+pub(super) const fn attention_shape(config: &ModelConfig) -> AttentionShape {
+    AttentionShape {
+        heads: config.num_attention_heads,
+        kv_heads: config.num_key_value_heads,
+        head_dim: config.head_dim,
+        rotary_dim: config.rotary_dim,
+        rope_theta: config.rope_theta,
+        epsilon: config.rms_norm_eps,
+    }
+}

@@ -1,0 +1,37 @@
+//! Where tensors come from.
+
+use deltagate_checkpoint::{Checkpoint, ModelConfig};
+use deltagate_kernels_weights::TensorView;
+
+/// A model whose tensors can be read by unprefixed name, such as `layers.3.self_attn.q_proj.weight`.
+pub trait TensorSource {
+    /// Its sizes.
+    fn config(&self) -> &ModelConfig;
+
+    /// A tensor; the error is for people.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    fn tensor(&self, name: &str) -> Result<TensorView<'_>, String>;
+
+    /// The output embedding `[vocab_size, hidden_size]`, if the model has one. The view of a tied one is that of
+    /// `embed_tokens.weight`: the same bytes.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String>;
+}
+
+impl TensorSource for Checkpoint {
+    fn config(&self) -> &ModelConfig {
+        &self.card().config
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
+        Self::tensor(self, name).map_err(|error| error.to_string())
+    }
+
+    fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
+        Self::output_embedding(self).map_err(|error| error.to_string())
+    }
+}

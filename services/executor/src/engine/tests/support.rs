@@ -1,0 +1,116 @@
+//! A small model with formula weights, in memory.
+
+use std::{collections::BTreeMap, ops::ControlFlow};
+
+use deltagate_checkpoint::{LayerKind, ModelConfig, backbone_tensors};
+use deltagate_kernels_api::Random;
+use deltagate_kernels_weights::{Dtype as FileDtype, TensorView};
+
+use crate::engine::{
+    Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone, SequencePlan, TensorSource,
+};
+
+pub(crate) fn config() -> ModelConfig {
+    let kind = |i: usize| if i % 4 == 3 { LayerKind::FullAttention } else { LayerKind::LinearAttention };
+    ModelConfig {
+        hidden_size: 48,
+        intermediate_size: 64,
+        layers: (0..8).map(kind).collect(),
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 32,
+        rotary_dim: 8,
+        rope_theta: 1e4,
+        linear_num_key_heads: 2,
+        linear_num_value_heads: 4,
+        linear_key_head_dim: 32,
+        linear_value_head_dim: 32,
+        linear_conv_kernel_dim: 4,
+        rms_norm_eps: 1e-6,
+        vocab_size: 101,
+        tie_word_embeddings: true,
+        max_position_embeddings: 300,
+    }
+}
+
+/// Tensors as the bytes of f32.
+pub(super) struct Memory {
+    pub(super) config: ModelConfig,
+    pub(super) tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
+    pub(super) head: Option<&'static str>,
+}
+
+impl Memory {
+    pub(super) fn new(config: ModelConfig) -> Self {
+        let mut tensors = BTreeMap::new();
+        for (index, (name, shape)) in backbone_tensors(&config).into_iter().enumerate() {
+            let count = shape.iter().product();
+            let range = if shape.len() == 2 { (3.0 / shape[1] as f64).sqrt() } else { 0.4 };
+            let values = Random::new(index as u64).values(count, -range, range);
+            tensors.insert(name, (shape, values.iter().flat_map(|v| v.to_le_bytes()).collect()));
+        }
+        Self { config, tensors, head: Some("embed_tokens.weight") }
+    }
+
+    pub(super) fn set_first(&mut self, name: &str, value: f32) {
+        if let Some((_, bytes)) = self.tensors.get_mut(name) {
+            bytes[..4].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
+impl TensorSource for Memory {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
+        let (name, (shape, bytes)) = self.tensors.get_key_value(name).ok_or("there is no such tensor")?;
+        Ok(TensorView { name, dtype: FileDtype::F32, shape, bytes })
+    }
+
+    fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
+        self.head.map(|name| self.tensor(name)).transpose()
+    }
+}
+
+pub(super) fn settings() -> EngineSettings {
+    EngineSettings { threads: Some(2), segment_tokens: 64, ..EngineSettings::default() }
+}
+
+pub(super) fn engine() -> Engine {
+    load(&Memory::new(config()), &settings())
+}
+
+pub(super) fn load(source: &Memory, settings: &EngineSettings) -> Engine {
+    Engine::from_source(source, settings, &mut |_| {}).expect("the model loads")
+}
+
+pub(super) fn sequence(tokens: usize, rows: RowSelection) -> SequencePlan {
+    let token_ids = (0..tokens).map(|i| (i * 7 + 3) as u32 % 101).collect();
+    SequencePlan { token_ids, rows, projection: Projection::Hidden }
+}
+
+pub(super) fn plan(sequences: Vec<SequencePlan>) -> ForwardPlan {
+    ForwardPlan { sequences, noncausal_full_attention: false }
+}
+
+/// Writes down what it is told, and cancels after so many segments.
+#[derive(Default)]
+pub(super) struct Watcher {
+    pub(super) events: Vec<SegmentDone>,
+    pub(super) cancel_after: Option<usize>,
+}
+
+impl ForwardObserver for Watcher {
+    fn segment(&mut self, event: &SegmentDone) -> ControlFlow<()> {
+        self.events.push(event.clone());
+        if self.cancel_after.is_some_and(|n| self.events.len() >= n) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Rows of the first sequence.
+pub(super) fn rows(engine: &mut Engine, sequence: SequencePlan) -> Vec<Vec<f32>> {
+    let output = engine.forward(&plan(vec![sequence]), &mut Watcher::default()).expect("it runs");
+    output.sequences.into_iter().next().expect("a sequence").into_iter().map(|row| row.values).collect()
+}
