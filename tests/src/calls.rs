@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use deltagate_mesh::ServiceError;
 use deltagate_proto::v1::{
     CapabilityServiceGetRequest, CapabilityServiceGetResponse, CapabilitySnapshot, ClassifyRequest, ClassifyResponse,
@@ -10,6 +11,10 @@ use deltagate_proto::v1::{
     classifier_service_client::ClassifierServiceClient, executor_service_client::ExecutorServiceClient,
     policy_service_client::PolicyServiceClient,
 };
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -105,4 +110,32 @@ pub fn binding(snapshot: &CapabilitySnapshot, family: KernelFamily) -> Option<&K
 /// The backend that a kernel family is bound to.
 pub fn backend(snapshot: &CapabilitySnapshot, family: KernelFamily) -> &str {
     binding(snapshot, family).map_or("", |b| &b.backend)
+}
+
+/// A unary call with a raw `grpc-timeout`, over a bare HTTP/2 connection: tonic's client has a timer for the same
+/// header, which may answer before the server does. Gives what the server itself said.
+pub async fn with_timeout(port: u16, method: &str, message: &impl Message, timeout: &str) -> anyhow::Result<Status> {
+    let socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
+    let connection = tokio::spawn(connection);
+    let message = message.encode_to_vec();
+    let mut frame = vec![0];
+    frame.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
+    frame.extend(message);
+    let request = http::Request::post(format!("{}/{method}", url(port)))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-timeout", timeout)
+        .body(Full::new(Bytes::from(frame)))?;
+    let response = tokio::time::timeout(Duration::from_secs(60), sender.send_request(request)).await??;
+    let status = match Status::from_header_map(response.headers()) {
+        Some(status) => status,
+        None => {
+            let body = tokio::time::timeout(Duration::from_secs(60), response.into_body().collect()).await??;
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            Status::from_header_map(&trailers).ok_or_else(|| anyhow::anyhow!("no grpc-status"))?
+        }
+    };
+    connection.abort();
+    Ok(status)
 }

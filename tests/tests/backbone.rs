@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, fs, ops::ControlFlow, time::Duration};
 
 use deltagate_checkpoint::{Dtype as FileDtype, LayerKind, ModelConfig, TensorView, backbone_tensors};
 use deltagate_executor::engine::{
-    Dtype, Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone, SequencePlan,
-    TensorSource,
+    Dtype, Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone,
+    SequencePlan, TensorSource,
 };
 use deltagate_kernels_api::{KernelFamily, Preference, Preferences, Random};
 use deltagate_kernels_reference as reference;
@@ -36,12 +36,20 @@ impl Formula {
         let mut shapes = backbone_tensors(&config);
         shapes.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let tensor = |(position, (tensor, shape)): (usize, (String, Vec<usize>))| {
-            let values = if name == "golden" { golden(position, &tensor, &shape) } else { stream(name, &tensor, &shape) };
+            let values = if name == "golden" {
+                golden(position, &tensor, &shape)
+            } else {
+                stream(name, &tensor, &shape)
+            };
             let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             (tensor, (shape, values, bytes))
         };
         let tensors = shapes.into_iter().enumerate().map(tensor).collect();
-        Self { fixture, config, tensors }
+        Self {
+            fixture,
+            config,
+            tensors,
+        }
     }
 
     fn ids(&self, case: &Value) -> Vec<u32> {
@@ -50,7 +58,9 @@ impl Formula {
             return (0..length).map(|i| (7 * i + 3) as u32 % 97).collect();
         };
         let mut random = Random::new(fnv1a64(label.as_bytes()));
-        let ids: Vec<u32> = (0..length).map(|_| (random.next() % self.config.vocab_size as u64) as u32).collect();
+        let ids: Vec<u32> = (0..length)
+            .map(|_| (random.next() % self.config.vocab_size as u64) as u32)
+            .collect();
         let head: Vec<u32> = serde_json::from_value(case["ids_head"].clone()).unwrap();
         assert_eq!(ids[..head.len()], head[..], "the id stream {label}");
         ids
@@ -59,10 +69,18 @@ impl Formula {
     fn engine(&self, delta_rule: &str, dtype: Dtype) -> Engine {
         let mut preferences = Preferences::default();
         preferences.set(KernelFamily::DeltaRule, Preference::One(delta_rule.to_owned()));
-        let settings = EngineSettings { dtype, preferences, probe_timeout: Duration::from_secs(120), ..EngineSettings::default() };
+        let settings = EngineSettings {
+            dtype,
+            preferences,
+            probe_timeout: Duration::from_secs(120),
+            ..EngineSettings::default()
+        };
         let engine = Engine::from_source(self, &settings, &mut |_| {}).unwrap();
         engine.is_bound().unwrap();
-        assert_eq!(engine.report().binding(KernelFamily::DeltaRule).unwrap().backend, delta_rule);
+        assert_eq!(
+            engine.report().binding(KernelFamily::DeltaRule).unwrap().backend,
+            delta_rule
+        );
         engine
     }
 
@@ -101,8 +119,16 @@ impl TensorSource for Formula {
     }
 
     fn tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
-        let (name, (shape, _, bytes)) = self.tensors.get_key_value(name).ok_or("there is no such tensor")?;
-        Ok(TensorView { name, dtype: FileDtype::F32, shape, bytes })
+        let (name, (shape, _, bytes)) = self
+            .tensors
+            .get_key_value(name)
+            .ok_or("there is no such tensor")?;
+        Ok(TensorView {
+            name,
+            dtype: FileDtype::F32,
+            shape,
+            bytes,
+        })
     }
 
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
@@ -111,7 +137,9 @@ impl TensorSource for Formula {
 }
 
 fn fnv1a64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
+    })
 }
 
 fn stream(config: &str, name: &str, shape: &[usize]) -> Vec<f32> {
@@ -160,11 +188,22 @@ impl ForwardObserver for Unwatched {
 }
 
 fn hidden(engine: &mut Engine, ids: &[u32], noncausal: bool) -> Vec<Vec<f32>> {
-    let sequence = SequencePlan { token_ids: ids.to_vec(), rows: RowSelection::All, projection: Projection::Hidden };
-    let plan = ForwardPlan { sequences: vec![sequence], noncausal_full_attention: noncausal };
+    let sequence = SequencePlan {
+        token_ids: ids.to_vec(),
+        rows: RowSelection::All,
+        projection: Projection::Hidden,
+    };
+    let plan = ForwardPlan {
+        sequences: vec![sequence],
+        noncausal_full_attention: noncausal,
+    };
     let output = engine.forward(&plan, &mut Unwatched).unwrap();
     let rows = output.sequences.into_iter().next().unwrap();
-    assert!(rows.iter().enumerate().all(|(at, row)| row.position as usize == at));
+    assert!(
+        rows.iter()
+            .enumerate()
+            .all(|(at, row)| row.position as usize == at)
+    );
     rows.into_iter().map(|row| row.values).collect()
 }
 
@@ -206,11 +245,17 @@ fn check_fixture(name: &str) {
             let values = || rows.iter().flatten().copied().map(f64::from);
             let (sum, abs_sum): (f64, f64) = (values().sum(), values().map(f64::abs).sum());
             let expected = case["abs_sum"].as_f64().unwrap();
-            assert!((abs_sum - expected).abs() < 1e-5 * expected, "{label}: {abs_sum} is not {expected}");
+            assert!(
+                (abs_sum - expected).abs() < 1e-5 * expected,
+                "{label}: {abs_sum} is not {expected}"
+            );
             let apart = (sum - case["sum"].as_f64().unwrap()).abs();
             assert!(apart < 1e-5 * expected, "{label}: sums are {apart} apart");
         }
-        println!("{name}, {delta_rule}: {} cases, at most {worst:.2e} from transformers", cases.len());
+        println!(
+            "{name}, {delta_rule}: {} cases, at most {worst:.2e} from transformers",
+            cases.len()
+        );
     }
 }
 
@@ -238,12 +283,15 @@ fn the_golden_backbone_gives_the_printed_numbers() {
         ] {
             let ids: Vec<u32> = (0..70).map(|i| (7 * i + 3) % 97).collect();
             let rows = hidden(&mut engine, &ids, noncausal);
-            let away = distance(rows[69][..6].iter().copied(), last).max(distance(rows[5][..6].iter().copied(), fifth));
+            let away = distance(rows[69][..6].iter().copied(), last)
+                .max(distance(rows[5][..6].iter().copied(), fifth));
             assert!(away < LIMIT, "{delta_rule}, noncausal {noncausal}: {away:e}");
             let values = || rows.iter().flatten().copied().map(f64::from);
             assert!((values().sum::<f64>() - sum).abs() < 2e-2);
             assert!((values().map(f64::abs).sum::<f64>() - abs_sum).abs() < 2e-2);
-            println!("golden, {delta_rule}, noncausal {noncausal}: at most {away:.2e} from the printed numbers");
+            println!(
+                "golden, {delta_rule}, noncausal {noncausal}: at most {away:.2e} from the printed numbers"
+            );
         }
     }
     check_fixture("golden");
@@ -259,8 +307,17 @@ fn the_weights_are_those_of_the_fixtures() {
     for name in FIXTURES {
         let formula = Formula::open(name);
         let weights = &formula.fixture["weights"];
-        let bytes: Vec<u8> = formula.tensors.values().flat_map(|(_, _, bytes)| bytes).copied().collect();
-        assert_eq!(weights["fnv1a64"].as_str().unwrap(), format!("{:016x}", fnv1a64(&bytes)), "{name}");
+        let bytes: Vec<u8> = formula
+            .tensors
+            .values()
+            .flat_map(|(_, _, bytes)| bytes)
+            .copied()
+            .collect();
+        assert_eq!(
+            weights["fnv1a64"].as_str().unwrap(),
+            format!("{:016x}", fnv1a64(&bytes)),
+            "{name}"
+        );
         assert_eq!(weights["tensors"].as_u64(), Some(formula.tensors.len() as u64));
     }
 }
@@ -273,7 +330,9 @@ fn the_backbone_agrees_with_the_naive_f64_model() {
         let mut worst = 0.0f64;
         for length in [1, 3, 64, 65, 129] {
             let mut random = Random::new(length as u64);
-            let ids: Vec<u32> = (0..length).map(|_| random.below(formula.config.vocab_size) as u32).collect();
+            let ids: Vec<u32> = (0..length)
+                .map(|_| random.below(formula.config.vocab_size) as u32)
+                .collect();
             for noncausal in [false, true] {
                 let expected = formula.naive(&ids, noncausal);
                 for engine in &mut engines {
@@ -310,7 +369,11 @@ fn bf16_stays_within_its_bound_of_f32() {
                     norm += f64::from(*b).powi(2);
                 }
                 let relative = (difference / norm).sqrt();
-                let limit = if ids.len() <= 2 { BF16_RELATIVE_L2_OF_FEW } else { BF16_RELATIVE_L2 };
+                let limit = if ids.len() <= 2 {
+                    BF16_RELATIVE_L2_OF_FEW
+                } else {
+                    BF16_RELATIVE_L2
+                };
                 assert!(relative < limit, "{name}, {} tokens: {relative:e}", ids.len());
                 assert!(relative > 1e-4, "{name}: bf16 cannot be this close to f32");
                 worst = worst.max(relative);

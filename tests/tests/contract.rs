@@ -15,7 +15,7 @@ use deltagate_tests::{
     requests::{as_systemone, choice, json_content, small, text, ticket, yes_no},
 };
 use serde_json::json;
-use tonic::{Code, Status};
+use tonic::Code;
 use tonic_types::StatusExt;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_deltagate-under-test");
@@ -169,13 +169,6 @@ fn levels(count: usize) -> Question {
     }
 }
 
-/// The server's own bound, sent as a header only: no timer of the client can answer in its place.
-async fn with_timeout(gateway: u16, timeout: &str, request: ClassifyRequest) -> Result<(), Status> {
-    let mut request = tonic::Request::new(request);
-    request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
-    ClassifierServiceClient::new(calls::channel(gateway)?).classify(request).await.map(drop)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_say_where_and_why_and_quote_nothing() {
     let cluster = Cluster::new(BINARY).unwrap();
@@ -221,23 +214,25 @@ async fn refusals_say_where_and_why_and_quote_nothing() {
     let status = calls::classify(gateway, long).await.unwrap_err();
     assert_eq!((status.code(), reason(&status).as_str()), (Code::InvalidArgument, "PROMPT_TOO_LONG"), "{status:?}");
 
-    // Deadlines.
-    let mut slow = small(&"The customer writes again about the same invoice. ".repeat(150));
+    // Deadlines, as the server itself says them.
+    let mut slow = small(&"The customer writes again about the same invoice. ".repeat(100));
     slow.questions = (0..6).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
-    let asked = Instant::now();
-    let status = with_timeout(gateway, "20m", slow.clone()).await.unwrap_err();
-    assert_eq!((status.code(), reason(&status).as_str()), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"), "{status:?}");
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-    let stage = ServiceError::from(&status).fact("stage").map(str::to_owned);
-    assert!(stage.is_some_and(|s| !s.is_empty()), "{status:?}");
-    for impossible in ["0n", "1n"] {
-        let status = with_timeout(gateway, impossible, ticket()).await.unwrap_err();
-        assert_eq!(status.code(), Code::DeadlineExceeded, "{impossible}: {status:?}");
+    let timed = |timeout: &'static str, request: &ClassifyRequest| {
+        let request = request.clone();
+        async move { calls::with_timeout(gateway, "deltagate.v1.ClassifierService/Classify", &request, timeout).await }
+    };
+    for timeout in ["0n", "1n", "1m", "20m"] {
+        let asked = Instant::now();
+        let status = timed(timeout, &slow).await.unwrap();
+        let said = (status.code(), reason(&status));
+        assert_eq!(said, (Code::DeadlineExceeded, "DEADLINE_EXCEEDED".to_owned()), "{timeout}: {status:?}");
+        let stage = ServiceError::from(&status).fact("stage").map(str::to_owned);
+        assert!(stage.is_some_and(|s| !s.is_empty()), "{timeout}: {status:?}");
+        assert!(asked.elapsed() < Duration::from_secs(2), "{timeout}: {:?}", asked.elapsed());
     }
-    let status = with_timeout(gateway, "soon", ticket()).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    // The same with time enough: the executor was not left busy, or in a bad state.
-    with_timeout(gateway, "30S", slow).await.unwrap();
+    assert_eq!(timed("soon", &slow).await.unwrap().code(), Code::InvalidArgument);
+    // The same with time enough: nothing was left busy, or in a bad state.
+    assert_eq!(timed("30S", &slow).await.unwrap().code(), Code::Ok);
 
     // And after all this it still answers the ordinary request.
     let answers = calls::classify(gateway, ticket()).await.unwrap();

@@ -20,8 +20,8 @@ const BINARY: &str = env!("CARGO_BIN_EXE_deltagate-under-test");
 
 /// Several long prompts: the device is busy for a while.
 fn slow() -> ClassifyRequest {
-    let mut request = small(&"The customer writes again about the same invoice. ".repeat(150));
-    request.questions = (0..8).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
+    let mut request = small(&"The customer writes again about the same invoice. ".repeat(80));
+    request.questions = (0..4).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
     request
 }
 

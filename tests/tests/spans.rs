@@ -125,10 +125,11 @@ fn check(all: &[Received], id: &str, root_name: &str, sequences: usize, snapshot
     assert_eq!(root.span.kind(), SpanKind::Server);
     assert_eq!(root.attribute("deltagate.service").as_deref(), Some("gateway"));
 
-    for name in ["tokenize", "policy"] {
-        within(trace.child(root, name), root);
-    }
+    within(trace.child(root, "policy"), root);
     let client = trace.child(root, "deltagate.v1.ExecutorService/Forward");
+    let tokenize = trace.children(root).into_iter().find(|s| s.span.name == "tokenize").expect("no span `tokenize`");
+    within(tokenize, root);
+    assert!(nanos(tokenize).1 <= nanos(client).0 + SKEW, "tokenised after the call");
     assert_eq!(client.span.kind(), SpanKind::Client);
     within(client, root);
     let server = trace.child(client, "deltagate.v1.ExecutorService/Forward");

@@ -8,6 +8,9 @@ use std::{
 };
 
 use anyhow::ensure;
+use deltagate_proto::v1::{
+    ClassifyStreamRequest, classifier_service_client::ClassifierServiceClient, classify_stream_response::Event,
+};
 use deltagate_tests::{
     calls,
     cluster::{Cluster, READY_WITHIN, Service},
@@ -90,18 +93,30 @@ async fn no_child_outlives_a_supervisor_that_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_in_flight_is_answered_when_the_mesh_is_told_to_end() {
-    let cluster = Cluster::new(BINARY).unwrap();
-    let mut up = cluster.up(&["--cpu", "--in-process"]).unwrap();
-    cluster.ready().await.unwrap();
-    // Long enough to be on the device when the signal comes.
-    let gateway = cluster.ports.gateway;
-    let mut long = small(&"The customer writes again about the same invoice. ".repeat(150));
-    long.questions = (0..6).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
-    let flight = tokio::spawn(async move { calls::classify(gateway, long).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    up.signal("TERM").await.unwrap();
-    let answer = flight.await.unwrap();
-    assert!(answer.is_ok(), "{answer:?}");
-    assert_eq!(up.wait(Duration::from_secs(30)).await.unwrap(), Some(0), "{}", cluster.logs());
+async fn a_request_on_the_device_is_answered_when_the_mesh_is_told_to_end() {
+    for in_process in [true, false] {
+        let cluster = Cluster::new(BINARY).unwrap();
+        let arguments = if in_process { &["--cpu", "--in-process"][..] } else { &["--cpu"] };
+        let mut up = cluster.up(arguments).unwrap();
+        cluster.ready().await.unwrap();
+        let mut long = small(&"The customer writes again about the same invoice. ".repeat(60));
+        long.questions = (0..6).map(|i| yes_no(&format!("q{i}"), "Is it about an invoice?")).collect();
+        let mut client = ClassifierServiceClient::new(calls::channel(cluster.ports.gateway).unwrap());
+        let request = ClassifyStreamRequest { request: Some(long) };
+        let mut events = client.classify_stream(request).await.unwrap().into_inner();
+        let mut told = false;
+        let answers = loop {
+            match events.message().await.unwrap().expect("the stream ended without answers").event.unwrap() {
+                Event::Segment(_) if !told => {
+                    up.signal("TERM").await.unwrap();
+                    told = true;
+                }
+                Event::Answers(answers) => break answers,
+                _ => {}
+            }
+        };
+        assert!(told && answers.answers.len() == 6);
+        drop((events, client));
+        assert_eq!(up.wait(Duration::from_secs(30)).await.unwrap(), Some(0), "{}", cluster.logs());
+    }
 }

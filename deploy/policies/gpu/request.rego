@@ -3,7 +3,8 @@
 # Asked as data.deltagate.request.decision over
 #   input.caller, input.model     names
 #   input.questions               how many, and input.kinds {choice, score, noul} how many of each
-#   input.tokens                  in the first step, and input.sequences how many (null when not known)
+#   input.tokens                  in the first step, and input.sequences how many (null when not known); both are 0
+#                                 when no pass is needed, as for a choice of one option
 # Limits and lists are in data.json; "*" in a list stands for everyone.
 package deltagate.request
 
@@ -31,11 +32,11 @@ reasons contains "number of questions is out of bounds" if {
 	not within(input.questions, 1, data.config.limits.questions)
 }
 
-reasons contains "number of tokens is out of bounds" if not within(input.tokens, 1, data.config.limits.tokens)
+reasons contains "number of tokens is out of bounds" if not within(input.tokens, 0, data.config.limits.tokens)
 
 reasons contains "number of sequences is out of bounds" if {
 	input.sequences != null
-	not within(input.sequences, 1, data.config.limits.sequences)
+	not within(input.sequences, 0, data.config.limits.sequences)
 }
 
 reasons contains "number of sequences is not given" if not has_sequences

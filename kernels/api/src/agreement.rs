@@ -45,7 +45,11 @@ impl Bound {
         }
         Err(Refusal(format!(
             "differs from the oracle: relative L2 {:.3e} (limit {:.1e}), worst element {:.3e} of {:.3e} (limit {:.1e} of it)",
-            agreement.relative_l2, self.relative_l2, agreement.worst_element, agreement.largest, self.worst_element
+            agreement.relative_l2,
+            self.relative_l2,
+            agreement.worst_element,
+            agreement.largest,
+            self.worst_element
         )))
     }
 }
@@ -53,7 +57,11 @@ impl Bound {
 /// Compares an output with the oracle's. Another length and numbers that are not finite are refusals.
 pub fn compare(actual: &[f32], expected: &[f64]) -> Result<Agreement, Refusal> {
     if actual.len() != expected.len() {
-        return Err(Refusal(format!("{} elements, expected {}", actual.len(), expected.len())));
+        return Err(Refusal(format!(
+            "{} elements, expected {}",
+            actual.len(),
+            expected.len()
+        )));
     }
     if let Some(at) = actual.iter().position(|v| !v.is_finite()) {
         return Err(Refusal(format!("element {at} of {} is not finite", actual.len())));
@@ -67,8 +75,16 @@ pub fn compare(actual: &[f32], expected: &[f64]) -> Result<Agreement, Refusal> {
         largest = largest.max(e.abs());
     }
     // An oracle output of zeros has no relative distance: any difference at all is then infinitely far.
-    let relative_l2 = if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() };
-    Ok(Agreement { relative_l2, worst_element: worst, largest })
+    let relative_l2 = if difference == 0.0 {
+        0.0
+    } else {
+        (difference / norm).sqrt()
+    };
+    Ok(Agreement {
+        relative_l2,
+        worst_element: worst,
+        largest,
+    })
 }
 
 #[cfg(test)]
@@ -76,7 +92,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const BOUND: Bound = Bound { relative_l2: 1e-3, worst_element: 1e-2 };
+    const BOUND: Bound = Bound {
+        relative_l2: 1e-3,
+        worst_element: 1e-2,
+    };
 
     #[test]
     fn measures_distance() {
@@ -85,7 +104,11 @@ mod tests {
         assert_eq!(a.largest, 3.0);
         assert!((a.relative_l2 - 0.5 / 14f64.sqrt()).abs() < 1e-12);
         assert!(BOUND.allows(&a).is_err());
-        assert!(BOUND.allows(&compare(&[1.0, 2.0], &[1.0, 2.0000001]).unwrap()).is_ok());
+        assert!(
+            BOUND
+                .allows(&compare(&[1.0, 2.0], &[1.0, 2.0000001]).unwrap())
+                .is_ok()
+        );
     }
 
     #[test]
@@ -93,7 +116,11 @@ mod tests {
         assert!(compare(&[1.0, f32::NAN], &[1.0, 2.0]).is_err());
         assert!(compare(&[f32::INFINITY], &[1.0]).is_err());
         assert!(compare(&[1.0], &[1.0, 2.0]).is_err());
-        let nan = Agreement { relative_l2: f64::NAN, worst_element: 0.0, largest: 1.0 };
+        let nan = Agreement {
+            relative_l2: f64::NAN,
+            worst_element: 0.0,
+            largest: 1.0,
+        };
         assert!(BOUND.allows(&nan).is_err());
     }
 

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Agreement, Attention, Conv1d, DeltaRule, Embed, GatedNorm, KernelFamily, LaunchBackend, Mlp, Norm, ProbeCase,
-    Projection, Readout, Space,
+    Agreement, Attention, Conv1d, DeltaRule, Embed, GatedNorm, KernelFamily, LaunchBackend, Mlp, Norm,
+    ProbeCase, Projection, Readout, Space,
 };
 
 /// Who a candidate is. The digest is for correctness, the name for people.

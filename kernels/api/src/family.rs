@@ -77,6 +77,9 @@ impl FromStr for KernelFamily {
     type Err = UnknownFamily;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|f| f.as_str() == name).ok_or_else(|| UnknownFamily(name.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|f| f.as_str() == name)
+            .ok_or_else(|| UnknownFamily(name.to_owned()))
     }
 }

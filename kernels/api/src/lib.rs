@@ -18,8 +18,8 @@ pub use family::{KernelFamily, UnknownFamily};
 pub use launch::{LaunchBackend, SegmentCalls};
 pub use negotiate::negotiate;
 pub use ops::{
-    Attention, AttentionShape, AttentionWeights, Conv1d, DeltaRule, DeltaRuleShape, Embed, GateWeights, GatedNorm, Gates,
-    Mlp, Norm, Projection, Readout,
+    Attention, AttentionShape, AttentionWeights, Conv1d, DeltaRule, DeltaRuleShape, Embed, GateWeights,
+    GatedNorm, Gates, Mlp, Norm, Projection, Readout,
 };
 pub use preference::{Preference, Preferences};
 pub use probe::{PROBE_LENGTHS, ProbeCase, ProbePlan, probe};

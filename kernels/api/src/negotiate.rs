@@ -13,7 +13,11 @@ use crate::{BindingState, CandidateReport, FamilyBinding, KernelFamily, Preferen
 /// Otherwise the family is not bound: [`BindingState::Missing`] when none of the wanted candidates exists,
 /// [`BindingState::ProbeFailed`] when they exist and none passed. Every candidate stays in the result, with the reason why it
 /// is not the bound one.
-pub fn negotiate(family: KernelFamily, candidates: &[CandidateReport], preference: &Preference) -> FamilyBinding {
+pub fn negotiate(
+    family: KernelFamily,
+    candidates: &[CandidateReport],
+    preference: &Preference,
+) -> FamilyBinding {
     let chosen = match preference {
         Preference::Auto => fastest(candidates),
         Preference::One(_) | Preference::Ordered(_) => {
@@ -59,11 +63,18 @@ fn fastest(candidates: &[CandidateReport]) -> Option<usize> {
     let passed: Vec<_> = candidates.iter().enumerate().filter(|(_, c)| c.passed).collect();
     let (_, first) = passed.first()?;
     let time_at = |c: &CandidateReport, tokens| c.times.iter().find(|t| t.tokens == tokens).map(|t| t.median);
-    let common: Vec<usize> =
-        first.times.iter().map(|t| t.tokens).filter(|&n| passed.iter().all(|(_, c)| time_at(c, n).is_some())).collect();
+    let common: Vec<usize> = first
+        .times
+        .iter()
+        .map(|t| t.tokens)
+        .filter(|&n| passed.iter().all(|(_, c)| time_at(c, n).is_some()))
+        .collect();
     let total = |c: &CandidateReport| common.iter().filter_map(|&n| time_at(c, n)).sum::<Duration>();
     // `min_by_key` keeps the first of equals.
-    passed.iter().min_by_key(|(_, c)| total(c)).map(|(index, _)| *index)
+    passed
+        .iter()
+        .min_by_key(|(_, c)| total(c))
+        .map(|(index, _)| *index)
 }
 
 /// Why a family is not bound, for people: one sentence with every candidate's reason.
@@ -84,7 +95,12 @@ impl FamilyBinding {
                     .filter(|c| !c.passed)
                     .map(|c| format!("{} ({})", c.backend, c.reason))
                     .collect();
-                Some(format!("{}: no probe passed for {}: {}", self.family, wanted(), reasons.join("; ")))
+                Some(format!(
+                    "{}: no probe passed for {}: {}",
+                    self.family,
+                    wanted(),
+                    reasons.join("; ")
+                ))
             }
         }
     }

@@ -8,7 +8,11 @@ fn candidate(spec: &str) -> CandidateReport {
         (name, false, Vec::new())
     } else if let Some((name, rest)) = spec.split_once('~') {
         let (micros, tokens) = rest.split_once('@').unwrap();
-        (name, true, vec![time(tokens.parse().unwrap(), micros.parse().unwrap())])
+        (
+            name,
+            true,
+            vec![time(tokens.parse().unwrap(), micros.parse().unwrap())],
+        )
     } else {
         let (name, micros) = spec.split_once('+').unwrap();
         (name, true, vec![time(136, micros.parse().unwrap())])
@@ -17,9 +21,17 @@ fn candidate(spec: &str) -> CandidateReport {
         backend: name.to_owned(),
         version: "1".to_owned(),
         source_digest: format!("digest of {name}"),
-        stage: if passed { ProbeStage::Timed } else { ProbeStage::Loadable },
+        stage: if passed {
+            ProbeStage::Timed
+        } else {
+            ProbeStage::Loadable
+        },
         passed,
-        reason: if passed { String::new() } else { format!("{name} is wrong") },
+        reason: if passed {
+            String::new()
+        } else {
+            format!("{name} is wrong")
+        },
         relative_l2: 0.0,
         worst_element: 0.0,
         times,
@@ -27,7 +39,10 @@ fn candidate(spec: &str) -> CandidateReport {
 }
 
 fn time(tokens: usize, micros: u64) -> ProbeTime {
-    ProbeTime { tokens, median: Duration::from_micros(micros) }
+    ProbeTime {
+        tokens,
+        median: Duration::from_micros(micros),
+    }
 }
 
 fn names(list: &[&str]) -> Preference {
@@ -63,12 +78,24 @@ fn binds_by_the_rules() {
         let reports: Vec<_> = candidates.iter().map(|c| candidate(c)).collect();
         let binding = negotiate(KernelFamily::DeltaRule, &reports, &preference);
         let case = format!("{candidates:?} {preference:?}");
-        assert_eq!((binding.state, binding.backend.as_str()), (state, backend), "{case}");
+        assert_eq!(
+            (binding.state, binding.backend.as_str()),
+            (state, backend),
+            "{case}"
+        );
         assert_eq!(binding.preference, preference);
-        assert_eq!(binding.candidates.len(), candidates.len(), "every candidate is reported: {case}");
+        assert_eq!(
+            binding.candidates.len(),
+            candidates.len(),
+            "every candidate is reported: {case}"
+        );
         assert_eq!(binding.refusal().is_some(), state != Bound, "{case}");
         for c in &binding.candidates {
-            assert_eq!(c.reason.is_empty(), state == Bound && c.backend == backend, "{case}: {c:?}");
+            assert_eq!(
+                c.reason.is_empty(),
+                state == Bound && c.backend == backend,
+                "{case}: {c:?}"
+            );
         }
         if state == Bound {
             assert_eq!(binding.source_digest, format!("digest of {backend}"));
@@ -82,12 +109,16 @@ fn binds_by_the_rules() {
 fn losers_say_why() {
     let reports: Vec<_> = ["a+9", "b+5", "c-"].into_iter().map(candidate).collect();
     let reason = |preference: &Preference, index: usize| {
-        negotiate(KernelFamily::Norm, &reports, preference).candidates[index].reason.clone()
+        negotiate(KernelFamily::Norm, &reports, preference).candidates[index]
+            .reason
+            .clone()
     };
     assert_eq!(reason(&Preference::Auto, 0), "b is faster");
     assert_eq!(reason(&Preference::Auto, 2), "c is wrong");
     assert_eq!(reason(&names(&["a", "b"]), 1), "a is preferred");
     assert_eq!(reason(&names(&["a"]), 1), "not among the preferred backends");
-    let refused = negotiate(KernelFamily::Norm, &reports, &names(&["c"])).refusal().unwrap();
+    let refused = negotiate(KernelFamily::Norm, &reports, &names(&["c"]))
+        .refusal()
+        .unwrap();
     assert_eq!(refused, "norm: no probe passed for c: c (c is wrong)");
 }

@@ -100,7 +100,13 @@ pub trait DeltaRule<S: Space>: Send + Sync {
 /// Norm and gate after the delta rule.
 pub trait GatedNorm<S: Space>: Send + Sync {
     /// Per head of `w.len()` columns: `w ∘ (o · rsqrt(mean o² + epsilon)) · silu(z)`. `o` and `z` [T, Hv Dv], `w` [Dv].
-    fn gated_norm(&self, o: &S::Tensor, z: &S::Tensor, w: &S::Tensor, epsilon: f64) -> Result<S::Tensor, OpError>;
+    fn gated_norm(
+        &self,
+        o: &S::Tensor,
+        z: &S::Tensor,
+        w: &S::Tensor,
+        epsilon: f64,
+    ) -> Result<S::Tensor, OpError>;
 }
 
 /// Sizes of a full-attention layer.

@@ -78,7 +78,9 @@ pub fn probe(candidate: Arc<dyn Candidate>, family: KernelFamily, plan: &ProbePl
     let (sender, receiver) = mpsc::channel();
     let thread_plan = plan.clone();
     let spawned = thread::Builder::new().name("probe".to_owned()).spawn(move || {
-        let run = catch_unwind(AssertUnwindSafe(|| stages(&*candidate, family, &thread_plan, &sender)));
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            stages(&*candidate, family, &thread_plan, &sender)
+        }));
         let last = match run {
             Ok(Ok(())) => Progress::Finished,
             Ok(Err(refusal)) => Progress::Stopped(refusal),
@@ -106,7 +108,9 @@ pub fn probe(candidate: Arc<dyn Candidate>, family: KernelFamily, plan: &ProbePl
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 report.reason = format!("did not end within {:?}", plan.timeout);
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => report.reason = "probe thread ended early".to_owned(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                report.reason = "probe thread ended early".to_owned()
+            }
         }
         if report.passed || !report.reason.is_empty() {
             return report;
@@ -130,21 +134,33 @@ fn stages(
     tell(Progress::Stage(ProbeStage::Loadable))?;
     let bound = candidate.bound(family);
     for &tokens in &plan.lengths {
-        let case = ProbeCase { tokens, seed: plan.seed ^ tokens as u64 };
-        let agreement =
-            candidate.check(family, &case).map_err(|r| Refusal(format!("{tokens} tokens: {r}")))?;
+        let case = ProbeCase {
+            tokens,
+            seed: plan.seed ^ tokens as u64,
+        };
+        let agreement = candidate
+            .check(family, &case)
+            .map_err(|r| Refusal(format!("{tokens} tokens: {r}")))?;
         tell(Progress::Agreement(agreement))?;
-        bound.allows(&agreement).map_err(|r| Refusal(format!("{tokens} tokens: {r}")))?;
+        bound
+            .allows(&agreement)
+            .map_err(|r| Refusal(format!("{tokens} tokens: {r}")))?;
     }
     tell(Progress::Stage(ProbeStage::Correct))?;
     for &tokens in &plan.timed {
-        let case = ProbeCase { tokens, seed: plan.seed };
+        let case = ProbeCase {
+            tokens,
+            seed: plan.seed,
+        };
         let mut runs = Vec::with_capacity(plan.repeats);
         for _ in 0..plan.repeats.max(1) {
             runs.push(candidate.time(family, &case)?);
         }
         runs.sort_unstable();
-        tell(Progress::Time(ProbeTime { tokens, median: runs[runs.len() / 2] }))?;
+        tell(Progress::Time(ProbeTime {
+            tokens,
+            median: runs[runs.len() / 2],
+        }))?;
     }
     tell(Progress::Stage(ProbeStage::Timed))
 }

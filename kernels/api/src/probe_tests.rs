@@ -22,9 +22,22 @@ struct Fake {
 
 impl Fake {
     fn report(fault: Fault) -> (CandidateReport, usize) {
-        let identity = Identity { name: "fake".into(), version: "1".into(), source_digest: "00".into() };
-        let fake = Arc::new(Self { identity, fault, checks: AtomicUsize::new(0) });
-        let plan = ProbePlan { timeout: Duration::from_millis(300), repeats: 3, timed: vec![8, 16], ..ProbePlan::default() };
+        let identity = Identity {
+            name: "fake".into(),
+            version: "1".into(),
+            source_digest: "00".into(),
+        };
+        let fake = Arc::new(Self {
+            identity,
+            fault,
+            checks: AtomicUsize::new(0),
+        });
+        let plan = ProbePlan {
+            timeout: Duration::from_millis(300),
+            repeats: 3,
+            timed: vec![8, 16],
+            ..ProbePlan::default()
+        };
         let report = probe(fake.clone(), KernelFamily::Norm, &plan);
         (report, fake.checks.load(Ordering::SeqCst))
     }
@@ -38,10 +51,18 @@ impl Candidate for Fake {
         &[KernelFamily::Norm]
     }
     fn present(&self) -> Result<(), Refusal> {
-        if self.fault == Fault::Absent { Err(Refusal::new("no pack")) } else { Ok(()) }
+        if self.fault == Fault::Absent {
+            Err(Refusal::new("no pack"))
+        } else {
+            Ok(())
+        }
     }
     fn loadable(&self, _: KernelFamily) -> Result<(), Refusal> {
-        if self.fault == Fault::WrongDevice { Err(Refusal::new("needs sm_90")) } else { Ok(()) }
+        if self.fault == Fault::WrongDevice {
+            Err(Refusal::new("needs sm_90"))
+        } else {
+            Ok(())
+        }
     }
     fn check(&self, _: KernelFamily, case: &ProbeCase) -> Result<Agreement, Refusal> {
         self.checks.fetch_add(1, Ordering::SeqCst);
@@ -51,14 +72,23 @@ impl Candidate for Fake {
                 thread::sleep(Duration::from_secs(2));
                 Ok(Agreement::default())
             }
-            Fault::WrongAt(tokens) if tokens == case.tokens => {
-                Ok(Agreement { relative_l2: 0.5, worst_element: 1.0, largest: 1.0 })
-            }
-            _ => Ok(Agreement { relative_l2: 1e-7, worst_element: 1e-7, largest: 1.0 }),
+            Fault::WrongAt(tokens) if tokens == case.tokens => Ok(Agreement {
+                relative_l2: 0.5,
+                worst_element: 1.0,
+                largest: 1.0,
+            }),
+            _ => Ok(Agreement {
+                relative_l2: 1e-7,
+                worst_element: 1e-7,
+                largest: 1.0,
+            }),
         }
     }
     fn bound(&self, _: KernelFamily) -> Bound {
-        Bound { relative_l2: 1e-5, worst_element: 1e-4 }
+        Bound {
+            relative_l2: 1e-5,
+            worst_element: 1e-4,
+        }
     }
     fn time(&self, _: KernelFamily, case: &ProbeCase) -> Result<Duration, Refusal> {
         Ok(Duration::from_micros(case.tokens as u64))
@@ -72,7 +102,11 @@ fn a_good_candidate_passes_every_stage() {
     assert_eq!(report.stage, ProbeStage::Timed);
     assert_eq!(checks, PROBE_LENGTHS.len());
     assert_eq!(report.relative_l2, 1e-7);
-    let times: Vec<_> = report.times.iter().map(|t| (t.tokens, t.median.as_micros())).collect();
+    let times: Vec<_> = report
+        .times
+        .iter()
+        .map(|t| (t.tokens, t.median.as_micros()))
+        .collect();
     assert_eq!(times, [(8, 8), (16, 16)]);
 }
 
@@ -81,9 +115,17 @@ fn each_stage_stops_with_its_reason() {
     for (fault, stage, reason) in [
         (Fault::Absent, ProbeStage::None, "no pack"),
         (Fault::WrongDevice, ProbeStage::Present, "needs sm_90"),
-        (Fault::WrongAt(65), ProbeStage::Loadable, "65 tokens: differs from the oracle"),
+        (
+            Fault::WrongAt(65),
+            ProbeStage::Loadable,
+            "65 tokens: differs from the oracle",
+        ),
         (Fault::WrongAt(523), ProbeStage::Loadable, "523 tokens: differs"),
-        (Fault::Panics, ProbeStage::Loadable, "panicked: index out of bounds"),
+        (
+            Fault::Panics,
+            ProbeStage::Loadable,
+            "panicked: index out of bounds",
+        ),
         (Fault::Hangs, ProbeStage::Loadable, "did not end within 300ms"),
     ] {
         let (report, _) = Fake::report(fault);
@@ -96,8 +138,16 @@ fn each_stage_stops_with_its_reason() {
 
 #[test]
 fn a_family_that_is_not_served_is_refused() {
-    let identity = Identity { name: "fake".into(), version: "1".into(), source_digest: "00".into() };
-    let fake = Arc::new(Fake { identity, fault: Fault::None, checks: AtomicUsize::new(0) });
+    let identity = Identity {
+        name: "fake".into(),
+        version: "1".into(),
+        source_digest: "00".into(),
+    };
+    let fake = Arc::new(Fake {
+        identity,
+        fault: Fault::None,
+        checks: AtomicUsize::new(0),
+    });
     let report = probe(fake, KernelFamily::Mlp, &ProbePlan::default());
     assert!(!report.passed && report.reason.contains("does not serve mlp"));
 }

@@ -32,6 +32,10 @@ impl Random {
 
     /// Uniform in `0..limit`; 0 when `limit` is 0.
     pub const fn below(&mut self, limit: usize) -> usize {
-        if limit == 0 { 0 } else { (self.next() % limit as u64) as usize }
+        if limit == 0 {
+            0
+        } else {
+            (self.next() % limit as u64) as usize
+        }
     }
 }

@@ -39,7 +39,16 @@ impl Attention<Cpu> for CpuAttention {
         expect_shape("q_norm", w.q_norm, &[shape.head_dim])?;
         expect_shape("k_norm", w.k_norm, &[shape.head_dim])?;
         let rotation = self.rotations.get(tokens, shape.rotary_dim, shape.rope_theta);
-        qkv.apply_op3_no_bwd(w.q_norm, w.k_norm, &GatedAttention { shape: *shape, causal, rotation }).map_err(device)
+        qkv.apply_op3_no_bwd(
+            w.q_norm,
+            w.k_norm,
+            &GatedAttention {
+                shape: *shape,
+                causal,
+                rotation,
+            },
+        )
+        .map_err(device)
     }
 }
 
@@ -63,11 +72,22 @@ impl CustomOp3 for GatedAttention {
         k_norm: &CpuStorage,
         k_norm_l: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let AttentionShape { heads, kv_heads, head_dim, rotary_dim, .. } = self.shape;
+        let AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            rotary_dim,
+            ..
+        } = self.shape;
         if kv_heads == 0 || heads % kv_heads != 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim {
-            bail!("attention of {heads} heads over {kv_heads}, {rotary_dim} of {head_dim} dimensions rotated");
+            bail!(
+                "attention of {heads} heads over {kv_heads}, {rotary_dim} of {head_dim} dimensions rotated"
+            );
         }
-        let (q_norm, k_norm) = (Rows::<f32>::of(q_norm, q_norm_l)?.row(0), Rows::<f32>::of(k_norm, k_norm_l)?.row(0));
+        let (q_norm, k_norm) = (
+            Rows::<f32>::of(q_norm, q_norm_l)?.row(0),
+            Rows::<f32>::of(k_norm, k_norm_l)?.row(0),
+        );
         by_dtype!(dtype(qkv), run(self, qkv, qkv_l, q_norm, k_norm))
     }
 }
@@ -80,7 +100,12 @@ fn run<E: Element>(
     k_norm: &[f32],
 ) -> candle_core::Result<(CpuStorage, Shape)> {
     let qkv = Rows::<E>::of(qkv, qkv_l)?;
-    let AttentionShape { heads, kv_heads, head_dim: d, .. } = op.shape;
+    let AttentionShape {
+        heads,
+        kv_heads,
+        head_dim: d,
+        ..
+    } = op.shape;
     let tokens = qkv.count();
     let k_start = op.shape.query_gate_columns();
     let v_start = k_start + op.shape.kv_columns();
@@ -88,14 +113,22 @@ fn run<E: Element>(
     // Keys (normalised, rotated) and values, [KV, T, D].
     let mut keys = vec![0.0f32; kv_heads * tokens * d];
     let mut values = vec![0.0f32; kv_heads * tokens * d];
-    keys.par_chunks_mut(d.max(1)).zip(values.par_chunks_mut(d.max(1))).enumerate().with_min_len(16).for_each(
-        |(at, (key, value))| {
+    keys.par_chunks_mut(d.max(1))
+        .zip(values.par_chunks_mut(d.max(1)))
+        .enumerate()
+        .with_min_len(16)
+        .for_each(|(at, (key, value))| {
             let (head, token) = (at / tokens, at % tokens);
             let mut scratch = Vec::new();
-            op.prepare(key, qkv.read(token, k_start + head * d, d, &mut scratch), k_norm, token, 1.0);
+            op.prepare(
+                key,
+                qkv.read(token, k_start + head * d, d, &mut scratch),
+                k_norm,
+                token,
+                1.0,
+            );
             value.copy_from_slice(qkv.read(token, v_start + head * d, d, &mut scratch));
-        },
-    );
+        });
 
     let mut out = output::<E>(tokens * heads * d);
     let mut blocks = Vec::new();
@@ -110,7 +143,14 @@ fn run<E: Element>(
     let group = heads / kv_heads;
     blocks.into_par_iter().for_each(|(head, start, rows)| {
         let of_head = (head / group) * tokens * d..(head / group + 1) * tokens * d;
-        op.block(&qkv, q_norm, (&keys[of_head.clone()], &values[of_head]), head, start, rows);
+        op.block(
+            &qkv,
+            q_norm,
+            (&keys[of_head.clone()], &values[of_head]),
+            head,
+            start,
+            rows,
+        );
     });
     Ok((E::to_cpu_storage_owned(out), (tokens, heads * d).into()))
 }
@@ -118,11 +158,17 @@ fn run<E: Element>(
 impl GatedAttention {
     /// `factor · rotate(x · rsqrt(mean x² + ε) · (1 + w))`.
     fn prepare(&self, to: &mut [f32], x: &[f32], w: &[f32], position: usize, factor: f32) {
-        dispatch(#[inline(always)] || {
-            let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + self.shape.epsilon as f32).sqrt();
-            to.iter_mut().zip(x).zip(w).for_each(|((y, x), w)| *y = x * scale * (1.0 + w) * factor);
-            self.rotation.turn(to, position);
-        });
+        dispatch(
+            #[inline(always)]
+            || {
+                let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + self.shape.epsilon as f32).sqrt();
+                to.iter_mut()
+                    .zip(x)
+                    .zip(w)
+                    .for_each(|((y, x), w)| *y = x * scale * (1.0 + w) * factor);
+                self.rotation.turn(to, position);
+            },
+        );
     }
 
     /// One block of queries of one head.
@@ -150,21 +196,35 @@ impl GatedAttention {
         for (i, row) in scores.chunks_exact_mut(seen).enumerate() {
             let visible = if self.causal { start + i + 1 } else { seen };
             let (row, hidden) = row.split_at_mut(visible);
-            dispatch(#[inline(always)] || {
-                let highest = largest(row);
-                row.iter_mut().for_each(|s| *s = exp(*s - highest));
-                let total = 1.0 / sum(row);
-                row.iter_mut().for_each(|s| *s *= total);
-            });
+            dispatch(
+                #[inline(always)]
+                || {
+                    let highest = largest(row);
+                    row.iter_mut().for_each(|s| *s = exp(*s - highest));
+                    let total = 1.0 / sum(row);
+                    row.iter_mut().for_each(|s| *s *= total);
+                },
+            );
             hidden.fill(0.0);
         }
-        let (p, v) = (View::new(&scores, count, seen, seen), View::new(values, seen, d, d));
+        let (p, v) = (
+            View::new(&scores, count, seen, seen),
+            View::new(values, seen, d, d),
+        );
         gemm(&mut queries, d, p, v, Into::Overwrite, 1);
         let mut rounded = Vec::new();
         for (i, (row, mixed)) in rows.into_iter().zip(queries.chunks_exact(d)).enumerate() {
             let gate = qkv.read(start + i, head * 2 * d + d, d, &mut scratch);
             E::write(row, &mut rounded, |row| {
-                dispatch(#[inline(always)] || row.iter_mut().zip(mixed).zip(gate).for_each(|((y, m), g)| *y = m * sigmoid(*g)));
+                dispatch(
+                    #[inline(always)]
+                    || {
+                        row.iter_mut()
+                            .zip(mixed)
+                            .zip(gate)
+                            .for_each(|((y, m), g)| *y = m * sigmoid(*g))
+                    },
+                );
             });
         }
     }

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use deltagate_kernels_api::{
-    Agreement, AttentionShape, Backend, Bindable, Bound, Candidate, DeltaRuleShape, Identity, KernelFamily, ProbeCase,
-    Refusal,
+    Agreement, AttentionShape, Backend, Bindable, Bound, Candidate, DeltaRuleShape, Identity, KernelFamily,
+    ProbeCase, Refusal,
 };
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Chunked, Cpu, CpuAttention, CpuConv1d, CpuDtype, CpuEmbed, CpuGatedNorm, CpuMlp, CpuNorm, CpuProjection, CpuReadout,
-    Eager, Pool, Recurrent, probe,
+    Chunked, Cpu, CpuAttention, CpuConv1d, CpuDtype, CpuEmbed, CpuGatedNorm, CpuMlp, CpuNorm, CpuProjection,
+    CpuReadout, Eager, Pool, Recurrent, probe,
 };
 
 /// Sizes of the model that is going to be served.
@@ -52,8 +52,11 @@ pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Pool) -> Vec<Arc
         include_str!("readout.rs"),
         include_str!("rope.rs"),
     ];
-    const RULE: &[&str] =
-        &[include_str!("delta_rule/gates.rs"), include_str!("delta_rule/input.rs"), include_str!("delta_rule/mod.rs")];
+    const RULE: &[&str] = &[
+        include_str!("delta_rule/gates.rs"),
+        include_str!("delta_rule/input.rs"),
+        include_str!("delta_rule/mod.rs"),
+    ];
     const EVERY_OP: &[KernelFamily] = &[
         KernelFamily::Embed,
         KernelFamily::Norm,
@@ -75,19 +78,34 @@ pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Pool) -> Vec<Arc
             },
             families,
             backend,
-            context: probe::Context { shapes: *shapes, dtype },
+            context: probe::Context {
+                shapes: *shapes,
+                dtype,
+            },
             pool: pool.clone(),
         };
         Arc::new(candidate) as Arc<dyn Bindable<Cpu>>
     };
     vec![
         candidate("cpu", &[SHARED, OPS].concat(), EVERY_OP, op),
-        candidate("cpu.conv1d", &[SHARED, &[include_str!("conv1d.rs")]].concat(), &[KernelFamily::Conv1d], |_| {
-            Backend::Conv1d(Arc::new(CpuConv1d))
+        candidate(
+            "cpu.conv1d",
+            &[SHARED, &[include_str!("conv1d.rs")]].concat(),
+            &[KernelFamily::Conv1d],
+            |_| Backend::Conv1d(Arc::new(CpuConv1d)),
+        ),
+        candidate("cpu.chunked", &chunked, &[KernelFamily::DeltaRule], |_| {
+            Backend::DeltaRule(Arc::new(Chunked))
         }),
-        candidate("cpu.chunked", &chunked, &[KernelFamily::DeltaRule], |_| Backend::DeltaRule(Arc::new(Chunked))),
-        candidate("cpu.recurrent", &recurrent, &[KernelFamily::DeltaRule], |_| Backend::DeltaRule(Arc::new(Recurrent))),
-        candidate("cpu.eager", &[include_str!("launch.rs")], &[KernelFamily::Launch], |_| Backend::Launch(Arc::new(Eager))),
+        candidate("cpu.recurrent", &recurrent, &[KernelFamily::DeltaRule], |_| {
+            Backend::DeltaRule(Arc::new(Recurrent))
+        }),
+        candidate(
+            "cpu.eager",
+            &[include_str!("launch.rs")],
+            &[KernelFamily::Launch],
+            |_| Backend::Launch(Arc::new(Eager)),
+        ),
     ]
 }
 
@@ -144,7 +162,8 @@ impl Candidate for CpuCandidate {
     }
 
     fn check(&self, family: KernelFamily, case: &ProbeCase) -> Result<Agreement, Refusal> {
-        self.pool.run(|| probe::check(&(self.backend)(family), &self.context, case))
+        self.pool
+            .run(|| probe::check(&(self.backend)(family), &self.context, case))
     }
 
     fn bound(&self, _: KernelFamily) -> Bound {
@@ -152,7 +171,8 @@ impl Candidate for CpuCandidate {
     }
 
     fn time(&self, family: KernelFamily, case: &ProbeCase) -> Result<Duration, Refusal> {
-        self.pool.run(|| probe::time(&(self.backend)(family), &self.context, case))
+        self.pool
+            .run(|| probe::time(&(self.backend)(family), &self.context, case))
     }
 }
 

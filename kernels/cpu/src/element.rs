@@ -42,7 +42,9 @@ impl Element for bf16 {
         scratch.clear();
         scratch.extend(row.iter().map(|v| v.to_f32()));
         fill(scratch);
-        row.iter_mut().zip(scratch).for_each(|(to, from)| *to = Self::from_f32(*from));
+        row.iter_mut()
+            .zip(scratch)
+            .for_each(|(to, from)| *to = Self::from_f32(*from));
     }
 }
 
@@ -66,11 +68,20 @@ impl<'a, E: Element> Rows<'a, E> {
             bail!("columns are not adjacent");
         }
         let data = &storage.as_slice::<E>()?[layout.start_offset()..];
-        let needed = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+        let needed = if rows == 0 {
+            0
+        } else {
+            (rows - 1) * stride + columns
+        };
         if data.len() < needed {
             bail!("tensor of {} elements is read up to {needed}", data.len());
         }
-        Ok(Self { data, rows, columns, stride })
+        Ok(Self {
+            data,
+            rows,
+            columns,
+            stride,
+        })
     }
 
     pub(crate) const fn count(&self) -> usize {
@@ -95,7 +106,13 @@ impl<'a, E: Element> Rows<'a, E> {
     }
 
     /// Some columns of a row, as f32.
-    pub(crate) fn read<'s>(&self, index: usize, from: usize, count: usize, scratch: &'s mut Vec<f32>) -> &'s [f32]
+    pub(crate) fn read<'s>(
+        &self,
+        index: usize,
+        from: usize,
+        count: usize,
+        scratch: &'s mut Vec<f32>,
+    ) -> &'s [f32]
     where
         'a: 's,
     {
@@ -133,7 +150,9 @@ mod tests {
         let t = Tensor::from_vec((0..12).map(|v| v as f32).collect(), (3, 4), &Device::Cpu).unwrap();
         let view = t.narrow(1, 1, 2).unwrap().narrow(0, 1, 2).unwrap();
         let (storage, layout) = view.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { unreachable!() };
+        let Storage::Cpu(storage) = &*storage else {
+            unreachable!()
+        };
         let rows = Rows::<f32>::of(storage, layout).unwrap();
         assert_eq!((rows.count(), rows.columns(), rows.stride()), (2, 2, 4));
         assert_eq!((rows.row(0), rows.row(1)), (&[5.0, 6.0][..], &[9.0, 10.0][..]));

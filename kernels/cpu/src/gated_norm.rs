@@ -23,9 +23,20 @@ impl GatedNorm<Cpu> for CpuGatedNorm {
         let head = w.elem_count();
         expect_shape("w", w, &[head])?;
         if head == 0 || columns % head != 0 {
-            return Err(OpError::Shape { argument: "w", expected: vec![columns], found: vec![head] });
+            return Err(OpError::Shape {
+                argument: "w",
+                expected: vec![columns],
+                found: vec![head],
+            });
         }
-        o.apply_op3_no_bwd(z, w, &NormThenGate { epsilon: epsilon as f32 }).map_err(device)
+        o.apply_op3_no_bwd(
+            z,
+            w,
+            &NormThenGate {
+                epsilon: epsilon as f32,
+            },
+        )
+        .map_err(device)
     }
 }
 
@@ -60,19 +71,29 @@ fn run<E: Element>(
 ) -> candle_core::Result<(CpuStorage, Shape)> {
     let (o, z) = (Rows::<E>::of(o.0, o.1)?, Rows::<E>::of(z.0, z.1)?);
     let mut out = output::<E>(o.count() * o.columns());
-    for_each_row(&mut out, o.columns(), <[Vec<f32>; 3]>::default, |i, row, [wide_o, wide_z, rounded]| {
-        let (o, z) = (E::read(o.row(i), wide_o), E::read(z.row(i), wide_z));
-        E::write(row, rounded, |row| {
-            dispatch(#[inline(always)] || {
-                let heads = row.chunks_exact_mut(w.len()).zip(o.chunks_exact(w.len()).zip(z.chunks_exact(w.len())));
-                for (row, (o, z)) in heads {
-                    let scale = 1.0 / (sum_of_squares(o) / o.len() as f32 + epsilon).sqrt();
-                    for (((y, o), z), w) in row.iter_mut().zip(o).zip(z).zip(w) {
-                        *y = w * (o * scale) * silu(*z);
-                    }
-                }
+    for_each_row(
+        &mut out,
+        o.columns(),
+        <[Vec<f32>; 3]>::default,
+        |i, row, [wide_o, wide_z, rounded]| {
+            let (o, z) = (E::read(o.row(i), wide_o), E::read(z.row(i), wide_z));
+            E::write(row, rounded, |row| {
+                dispatch(
+                    #[inline(always)]
+                    || {
+                        let heads = row
+                            .chunks_exact_mut(w.len())
+                            .zip(o.chunks_exact(w.len()).zip(z.chunks_exact(w.len())));
+                        for (row, (o, z)) in heads {
+                            let scale = 1.0 / (sum_of_squares(o) / o.len() as f32 + epsilon).sqrt();
+                            for (((y, o), z), w) in row.iter_mut().zip(o).zip(z).zip(w) {
+                                *y = w * (o * scale) * silu(*z);
+                            }
+                        }
+                    },
+                );
             });
-        });
-    });
+        },
+    );
     Ok((E::to_cpu_storage_owned(out), (o.count(), o.columns()).into()))
 }

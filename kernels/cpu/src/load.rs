@@ -49,10 +49,22 @@ impl Loader {
             outputs += expect_rows(part, inputs)?;
         }
         let stored = match self.dtype {
-            CpuDtype::F32 => Tensor::from_vec(transposed(parts, outputs, inputs), (inputs, outputs), &Device::Cpu),
-            CpuDtype::Bf16 => Tensor::from_vec(joined::<bf16>(parts, outputs * inputs), (outputs, inputs), &Device::Cpu),
+            CpuDtype::F32 => Tensor::from_vec(
+                transposed(parts, outputs, inputs),
+                (inputs, outputs),
+                &Device::Cpu,
+            ),
+            CpuDtype::Bf16 => Tensor::from_vec(
+                joined::<bf16>(parts, outputs * inputs),
+                (outputs, inputs),
+                &Device::Cpu,
+            ),
         };
-        Ok(Matrix { stored: stored.map_err(device)?, outputs, inputs })
+        Ok(Matrix {
+            stored: stored.map_err(device)?,
+            outputs,
+            inputs,
+        })
     }
 
     /// A table that is read row by row: `[rows, columns]`, in the dtype of the activations.
@@ -88,7 +100,11 @@ fn expect(view: &TensorView<'_>, expected: &[usize]) -> Result<(), LoadError> {
     if view.shape == expected && view.elements() == expected.iter().product::<usize>() {
         return Ok(());
     }
-    Err(LoadError::Shape { name: view.name.to_owned(), expected: expected.to_vec(), found: view.shape.to_vec() })
+    Err(LoadError::Shape {
+        name: view.name.to_owned(),
+        expected: expected.to_vec(),
+        found: view.shape.to_vec(),
+    })
 }
 
 fn expect_rows(view: &TensorView<'_>, inputs: usize) -> Result<usize, LoadError> {
@@ -121,15 +137,21 @@ fn convert<T: Target>(view: &TensorView<'_>, from: usize, to: &mut [T]) {
     match view.dtype {
         Dtype::F32 => {
             let fours = bytes.as_chunks::<4>().0;
-            to.iter_mut().zip(fours).for_each(|(to, b)| *to = T::from_f32(f32::from_le_bytes(*b)));
+            to.iter_mut()
+                .zip(fours)
+                .for_each(|(to, b)| *to = T::from_f32(f32::from_le_bytes(*b)));
         }
         Dtype::Bf16 => {
             let twos = bytes.as_chunks::<2>().0;
-            to.iter_mut().zip(twos).for_each(|(to, b)| *to = T::from_f32(bf16::from_le_bytes(*b).to_f32()));
+            to.iter_mut()
+                .zip(twos)
+                .for_each(|(to, b)| *to = T::from_f32(bf16::from_le_bytes(*b).to_f32()));
         }
         Dtype::F16 => {
             let twos = bytes.as_chunks::<2>().0;
-            to.iter_mut().zip(twos).for_each(|(to, b)| *to = T::from_f32(f16::from_le_bytes(*b).to_f32()));
+            to.iter_mut()
+                .zip(twos)
+                .for_each(|(to, b)| *to = T::from_f32(f16::from_le_bytes(*b).to_f32()));
         }
     }
 }
@@ -140,7 +162,9 @@ fn joined<T: Target>(parts: &[TensorView<'_>], count: usize) -> Vec<T> {
     let mut rest = out.as_mut_slice();
     for part in parts {
         let (here, after) = rest.split_at_mut(part.elements());
-        here.par_chunks_mut(1 << 16).enumerate().for_each(|(i, to)| convert(part, i << 16, to));
+        here.par_chunks_mut(1 << 16)
+            .enumerate()
+            .for_each(|(i, to)| convert(part, i << 16, to));
         rest = after;
     }
     out
@@ -151,27 +175,29 @@ fn transposed(parts: &[TensorView<'_>], outputs: usize, inputs: usize) -> Vec<f3
     let mut out = vec![0.0f32; inputs * outputs];
     // Each task owns TILE whole rows of the result, which are TILE columns of every part. It reads LINE rows of a part at a time, so
     // that it writes whole cache lines: the rows of the result lie a power of two apart and would evict each other otherwise.
-    out.par_chunks_mut((TILE * outputs).max(1)).enumerate().for_each(|(tile, to)| {
-        let first = tile * TILE;
-        let count = TILE.min(inputs - first);
-        let mut block = [[0.0f32; TILE]; LINE];
-        let mut at = 0;
-        for part in parts {
-            let rows = part.shape[0];
-            for start in (0..rows).step_by(LINE) {
-                let lines = LINE.min(rows - start);
-                for (i, row) in block[..lines].iter_mut().enumerate() {
-                    convert(part, (start + i) * inputs + first, &mut row[..count]);
-                }
-                for (k, to) in to.chunks_exact_mut(outputs).enumerate() {
-                    for (to, row) in to[at + start..][..lines].iter_mut().zip(&block) {
-                        *to = row[k];
+    out.par_chunks_mut((TILE * outputs).max(1))
+        .enumerate()
+        .for_each(|(tile, to)| {
+            let first = tile * TILE;
+            let count = TILE.min(inputs - first);
+            let mut block = [[0.0f32; TILE]; LINE];
+            let mut at = 0;
+            for part in parts {
+                let rows = part.shape[0];
+                for start in (0..rows).step_by(LINE) {
+                    let lines = LINE.min(rows - start);
+                    for (i, row) in block[..lines].iter_mut().enumerate() {
+                        convert(part, (start + i) * inputs + first, &mut row[..count]);
+                    }
+                    for (k, to) in to.chunks_exact_mut(outputs).enumerate() {
+                        for (to, row) in to[at + start..][..lines].iter_mut().zip(&block) {
+                            *to = row[k];
+                        }
                     }
                 }
+                at += rows;
             }
-            at += rows;
-        }
-    });
+        });
     out
 }
 
@@ -188,14 +214,32 @@ mod tests {
     fn parts_are_fused_below_each_other() {
         let (a, b) = (bytes(&[1.0, 2.0, 3.0]), bytes(&[4.0, 5.0, 6.0, 7.0, 8.0, 9.0]));
         let parts = [
-            TensorView { name: "a", dtype: Dtype::F32, shape: &[1, 3], bytes: &a },
-            TensorView { name: "b", dtype: Dtype::F32, shape: &[2, 3], bytes: &b },
+            TensorView {
+                name: "a",
+                dtype: Dtype::F32,
+                shape: &[1, 3],
+                bytes: &a,
+            },
+            TensorView {
+                name: "b",
+                dtype: Dtype::F32,
+                shape: &[2, 3],
+                bytes: &b,
+            },
         ];
         let f32s = Loader::new(CpuDtype::F32).matrix(&parts, 3).unwrap();
         assert_eq!((f32s.outputs(), f32s.inputs()), (3, 3));
-        assert_eq!(f32s.stored.to_vec2::<f32>().unwrap(), [[1.0, 4.0, 7.0], [2.0, 5.0, 8.0], [3.0, 6.0, 9.0]]);
+        assert_eq!(
+            f32s.stored.to_vec2::<f32>().unwrap(),
+            [[1.0, 4.0, 7.0], [2.0, 5.0, 8.0], [3.0, 6.0, 9.0]]
+        );
         let bf16s = Loader::new(CpuDtype::Bf16).matrix(&parts, 3).unwrap();
-        let rows = bf16s.stored.to_dtype(candle_core::DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        let rows = bf16s
+            .stored
+            .to_dtype(candle_core::DType::F32)
+            .unwrap()
+            .to_vec2::<f32>()
+            .unwrap();
         assert_eq!(rows, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]);
     }
 
@@ -204,8 +248,18 @@ mod tests {
         let (n, k) = (70, 131);
         let values: Vec<f32> = (0..n * k).map(|i| i as f32).collect();
         let data = bytes(&values);
-        let part = TensorView { name: "w", dtype: Dtype::F32, shape: &[n, k], bytes: &data };
-        let stored = Loader::new(CpuDtype::F32).matrix(&[part], k).unwrap().stored.to_vec2::<f32>().unwrap();
+        let part = TensorView {
+            name: "w",
+            dtype: Dtype::F32,
+            shape: &[n, k],
+            bytes: &data,
+        };
+        let stored = Loader::new(CpuDtype::F32)
+            .matrix(&[part], k)
+            .unwrap()
+            .stored
+            .to_vec2::<f32>()
+            .unwrap();
         for (i, row) in stored.iter().enumerate() {
             assert!(row.iter().enumerate().all(|(j, v)| *v == values[j * k + i]));
         }
@@ -214,7 +268,12 @@ mod tests {
     #[test]
     fn a_wrong_shape_names_the_tensor() {
         let data = bytes(&[0.0; 6]);
-        let view = TensorView { name: "norm.weight", dtype: Dtype::F32, shape: &[6], bytes: &data };
+        let view = TensorView {
+            name: "norm.weight",
+            dtype: Dtype::F32,
+            shape: &[6],
+            bytes: &data,
+        };
         let loader = Loader::new(CpuDtype::F32);
         assert!(loader.vector(&view, 6).is_ok());
         let error = loader.vector(&view, 7).unwrap_err().to_string();

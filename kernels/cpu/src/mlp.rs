@@ -21,9 +21,15 @@ impl Mlp<Cpu> for CpuMlp {
     fn mlp(&self, x: &Tensor, gate_up: &Matrix, down: &Matrix) -> Result<Tensor, OpError> {
         if gate_up.outputs != 2 * down.inputs {
             let found = vec![gate_up.outputs, gate_up.inputs];
-            return Err(OpError::Shape { argument: "gate_up", expected: vec![2 * down.inputs, down.outputs], found });
+            return Err(OpError::Shape {
+                argument: "gate_up",
+                expected: vec![2 * down.inputs, down.outputs],
+                found,
+            });
         }
-        let gated = multiply(x, gate_up)?.apply_op1_no_bwd(&SiluTimesUp).map_err(device)?;
+        let gated = multiply(x, gate_up)?
+            .apply_op1_no_bwd(&SiluTimesUp)
+            .map_err(device)?;
         multiply(&gated, down)
     }
 }
@@ -41,16 +47,24 @@ impl CustomOp1 for SiluTimesUp {
             let x = Rows::<E>::of(x, layout)?;
             let inner = x.columns() / 2;
             let mut out = output::<E>(x.count() * inner);
-            for_each_row(&mut out, inner, <[Vec<f32>; 3]>::default, |i, row, [gate, up, rounded]| {
-                let (gate, up) = (x.read(i, 0, inner, gate), x.read(i, inner, inner, up));
-                E::write(row, rounded, |row| {
-                    dispatch(#[inline(always)] || {
-                        for ((y, g), u) in row.iter_mut().zip(gate).zip(up) {
-                            *y = silu(*g) * u;
-                        }
+            for_each_row(
+                &mut out,
+                inner,
+                <[Vec<f32>; 3]>::default,
+                |i, row, [gate, up, rounded]| {
+                    let (gate, up) = (x.read(i, 0, inner, gate), x.read(i, inner, inner, up));
+                    E::write(row, rounded, |row| {
+                        dispatch(
+                            #[inline(always)]
+                            || {
+                                for ((y, g), u) in row.iter_mut().zip(gate).zip(up) {
+                                    *y = silu(*g) * u;
+                                }
+                            },
+                        );
                     });
-                });
-            });
+                },
+            );
             Ok((E::to_cpu_storage_owned(out), (x.count(), inner).into()))
         }
         by_dtype!(dtype(x), run(x, layout))

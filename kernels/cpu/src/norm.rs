@@ -30,7 +30,13 @@ impl Norm<Cpu> for CpuNorm {
             expect_shape("delta", delta, &[rows, columns])?;
             x.inplace_op2(delta, &AddInPlace).map_err(device)?;
         }
-        x.apply_op2_no_bwd(w, &RmsNorm { epsilon: epsilon as f32 }).map_err(device)
+        x.apply_op2_no_bwd(
+            w,
+            &RmsNorm {
+                epsilon: epsilon as f32,
+            },
+        )
+        .map_err(device)
     }
 }
 
@@ -41,15 +47,33 @@ impl InplaceOp2 for AddInPlace {
         "add-in-place"
     }
 
-    fn cpu_fwd(&self, to: &mut CpuStorage, to_l: &Layout, from: &CpuStorage, from_l: &Layout) -> candle_core::Result<()> {
+    fn cpu_fwd(
+        &self,
+        to: &mut CpuStorage,
+        to_l: &Layout,
+        from: &CpuStorage,
+        from_l: &Layout,
+    ) -> candle_core::Result<()> {
         fn add<E: Element>(to: &mut [E], from: Rows<'_, E>) -> candle_core::Result<()> {
-            for_each_row(to, from.columns(), <(Vec<f32>, Vec<f32>)>::default, |i, row, (sum, delta)| {
-                let delta = E::read(from.row(i), delta);
-                E::write(row, sum, |row| dispatch(#[inline(always)] || row.iter_mut().zip(delta).for_each(|(x, d)| *x += d)));
-            });
+            for_each_row(
+                to,
+                from.columns(),
+                <(Vec<f32>, Vec<f32>)>::default,
+                |i, row, (sum, delta)| {
+                    let delta = E::read(from.row(i), delta);
+                    E::write(row, sum, |row| {
+                        dispatch(
+                            #[inline(always)]
+                            || row.iter_mut().zip(delta).for_each(|(x, d)| *x += d),
+                        )
+                    });
+                },
+            );
             Ok(())
         }
-        let Some((start, end)) = to_l.contiguous_offsets() else { bail!("the residual is not contiguous") };
+        let Some((start, end)) = to_l.contiguous_offsets() else {
+            bail!("the residual is not contiguous")
+        };
         match to {
             CpuStorage::F32(to) => add(&mut to[start..end], Rows::<f32>::of(from, from_l)?),
             CpuStorage::BF16(to) => add(&mut to[start..end], Rows::<half::bf16>::of(from, from_l)?),
@@ -67,21 +91,40 @@ impl CustomOp2 for RmsNorm {
         "rms-norm"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, x_l: &Layout, w: &CpuStorage, w_l: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        fn norm<E: Element>(x: &CpuStorage, x_l: &Layout, w: &[f32], epsilon: f32) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_l: &Layout,
+        w: &CpuStorage,
+        w_l: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        fn norm<E: Element>(
+            x: &CpuStorage,
+            x_l: &Layout,
+            w: &[f32],
+            epsilon: f32,
+        ) -> candle_core::Result<(CpuStorage, Shape)> {
             let x = Rows::<E>::of(x, x_l)?;
             let mut out = output::<E>(x.count() * x.columns());
-            for_each_row(&mut out, x.columns(), <(Vec<f32>, Vec<f32>)>::default, |i, row, (wide, rounded)| {
-                let x = E::read(x.row(i), wide);
-                E::write(row, rounded, |row| {
-                    dispatch(#[inline(always)] || {
-                        let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + epsilon).sqrt();
-                        for ((y, x), w) in row.iter_mut().zip(x).zip(w) {
-                            *y = x * scale * (1.0 + w);
-                        }
+            for_each_row(
+                &mut out,
+                x.columns(),
+                <(Vec<f32>, Vec<f32>)>::default,
+                |i, row, (wide, rounded)| {
+                    let x = E::read(x.row(i), wide);
+                    E::write(row, rounded, |row| {
+                        dispatch(
+                            #[inline(always)]
+                            || {
+                                let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + epsilon).sqrt();
+                                for ((y, x), w) in row.iter_mut().zip(x).zip(w) {
+                                    *y = x * scale * (1.0 + w);
+                                }
+                            },
+                        );
                     });
-                });
-            });
+                },
+            );
             Ok((E::to_cpu_storage_owned(out), (x.count(), x.columns()).into()))
         }
         let w = Rows::<f32>::of(w, w_l)?.row(0);

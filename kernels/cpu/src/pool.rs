@@ -18,7 +18,11 @@ impl Pool {
     pub fn new(threads: Option<usize>) -> Result<Self, LoadError> {
         let builder = ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0));
         let builder = builder.thread_name(|index| format!("deltagate-cpu-{index}"));
-        Ok(Self(Arc::new(builder.build().map_err(|error| LoadError::Device(error.to_string()))?)))
+        Ok(Self(Arc::new(
+            builder
+                .build()
+                .map_err(|error| LoadError::Device(error.to_string()))?,
+        )))
     }
 
     /// Runs `f` on the pool: parallel loops inside use its threads.

@@ -27,7 +27,8 @@ impl Projection<Cpu> for CpuProjection {
 pub(crate) fn multiply(x: &Tensor, w: &Matrix) -> Result<Tensor, OpError> {
     let rows = x.dims().first().copied().unwrap_or(0);
     expect_shape("x", x, &[rows, w.inputs])?;
-    x.apply_op2_no_bwd(&w.stored, &Multiply { outputs: w.outputs }).map_err(device)
+    x.apply_op2_no_bwd(&w.stored, &Multiply { outputs: w.outputs })
+        .map_err(device)
 }
 
 struct Multiply {
@@ -42,14 +43,23 @@ impl CustomOp2 for Multiply {
         "projection"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, x_l: &Layout, w: &CpuStorage, w_l: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_l: &Layout,
+        w: &CpuStorage,
+        w_l: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
         let threads = rayon::current_num_threads();
         match (x, w) {
             (CpuStorage::F32(_), CpuStorage::F32(_)) => {
                 let (x, w) = (Rows::<f32>::of(x, x_l)?, Rows::<f32>::of(w, w_l)?);
                 let (m, k, n) = (x.count(), x.columns(), self.outputs);
                 let mut out = output::<f32>(m * n);
-                let (x, w) = (View::new(x.data(), m, k, x.stride()), View::new(w.data(), k, n, w.stride()));
+                let (x, w) = (
+                    View::new(x.data(), m, k, x.stride()),
+                    View::new(w.data(), k, n, w.stride()),
+                );
                 gemm(&mut out, n, x, w, Into::Overwrite, threads);
                 Ok((CpuStorage::F32(out), (m, n).into()))
             }
@@ -72,13 +82,26 @@ fn multiply_bf16(x: Rows<'_, bf16>, w: Rows<'_, bf16>, outputs: usize, threads: 
     let mut sums = vec![0.0f32; m * BLOCK.min(outputs)];
     for start in (0..outputs).step_by(BLOCK) {
         let n = BLOCK.min(outputs - start);
-        for_each_row(&mut wide_w[..n * k], k, || (), |i, row, ()| {
-            row.iter_mut().zip(w.row(start + i)).for_each(|(to, from)| *to = from.to_f32());
-        });
-        let (x, w) = (View::new(&wide_x, m, k, k), View::new(&wide_w, n, k, k).transposed());
+        for_each_row(
+            &mut wide_w[..n * k],
+            k,
+            || (),
+            |i, row, ()| {
+                row.iter_mut()
+                    .zip(w.row(start + i))
+                    .for_each(|(to, from)| *to = from.to_f32());
+            },
+        );
+        let (x, w) = (
+            View::new(&wide_x, m, k, k),
+            View::new(&wide_w, n, k, k).transposed(),
+        );
         gemm(&mut sums[..m * n], n, x, w, Into::Overwrite, threads);
         for (row, sums) in out.chunks_mut(outputs).zip(sums.chunks(n)) {
-            row[start..start + n].iter_mut().zip(sums).for_each(|(to, from)| *to = bf16::from_f32(*from));
+            row[start..start + n]
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(to, from)| *to = bf16::from_f32(*from));
         }
     }
     out

@@ -19,7 +19,9 @@ pub struct CpuReadout;
 impl Readout<Cpu> for CpuReadout {
     fn hidden(&self, rows: &Tensor) -> Result<Vec<Vec<f32>>, OpError> {
         expect_matrix("rows", rows)?;
-        rows.to_dtype(candle_core::DType::F32).and_then(|rows| rows.to_vec2()).map_err(device)
+        rows.to_dtype(candle_core::DType::F32)
+            .and_then(|rows| rows.to_vec2())
+            .map_err(device)
     }
 
     fn logits(&self, rows: &Tensor, table: &Tensor, ids: &[u32]) -> Result<Vec<Vec<f32>>, OpError> {
@@ -33,9 +35,14 @@ impl Readout<Cpu> for CpuReadout {
             });
         }
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
-            return Err(OpError::Index { index: u64::from(id), limit: vocabulary as u64 });
+            return Err(OpError::Index {
+                index: u64::from(id),
+                limit: vocabulary as u64,
+            });
         }
-        rows.apply_op2_no_bwd(table, &Logits { ids }).and_then(|logits| logits.to_vec2()).map_err(device)
+        rows.apply_op2_no_bwd(table, &Logits { ids })
+            .and_then(|logits| logits.to_vec2())
+            .map_err(device)
     }
 }
 
@@ -77,7 +84,10 @@ fn project<E: Element>(
             (0..rows.count())
                 .map(|i| {
                     let x = E::read(rows.row(i), &mut wide_x);
-                    dispatch(#[inline(always)] || dot(x, w))
+                    dispatch(
+                        #[inline(always)]
+                        || dot(x, w),
+                    )
                 })
                 .collect()
         })

@@ -16,8 +16,13 @@ pub(crate) struct Rotation {
 impl Rotation {
     fn new(positions: usize, rotary_dim: usize, theta: f64) -> Self {
         let half = rotary_dim / 2;
-        let (mut cos, mut sin) = (Vec::with_capacity(positions * half), Vec::with_capacity(positions * half));
-        let frequencies: Vec<f64> = (0..half).map(|i| theta.powf(-2.0 * i as f64 / rotary_dim as f64)).collect();
+        let (mut cos, mut sin) = (
+            Vec::with_capacity(positions * half),
+            Vec::with_capacity(positions * half),
+        );
+        let frequencies: Vec<f64> = (0..half)
+            .map(|i| theta.powf(-2.0 * i as f64 / rotary_dim as f64))
+            .collect();
         for position in 0..positions {
             for frequency in &frequencies {
                 let (s, c) = (position as f64 * frequency).sin_cos();
@@ -25,11 +30,16 @@ impl Rotation {
                 sin.push(s as f32);
             }
         }
-        Self { cos, sin, half, theta: theta.to_bits() }
+        Self {
+            cos,
+            sin,
+            half,
+            theta: theta.to_bits(),
+        }
     }
 
     fn positions(&self) -> usize {
-        if self.half == 0 { usize::MAX } else { self.cos.len() / self.half }
+        self.cos.len().checked_div(self.half).unwrap_or(usize::MAX)
     }
 
     /// Turns the pairs `(i, i + half)` of one head at `position`.
@@ -37,7 +47,11 @@ impl Rotation {
     pub(crate) fn turn(&self, head: &mut [f32], position: usize) {
         let range = position * self.half..(position + 1) * self.half;
         let (low, high) = head[..2 * self.half].split_at_mut(self.half);
-        for ((a, b), (c, s)) in low.iter_mut().zip(high).zip(self.cos[range.clone()].iter().zip(&self.sin[range])) {
+        for ((a, b), (c, s)) in low
+            .iter_mut()
+            .zip(high)
+            .zip(self.cos[range.clone()].iter().zip(&self.sin[range]))
+        {
             (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
         }
     }
@@ -84,7 +98,16 @@ mod tests {
         rotation.turn(&mut head, 0);
         assert_eq!(head, [1.0, 0.0, 0.0, 2.0, 9.0]);
         rotation.turn(&mut head, 1);
-        let expected = [1f32.cos(), -2.0 * 0.1f32.sin(), 1f32.sin(), 2.0 * 0.1f32.cos(), 9.0];
-        assert!(head.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{head:?}");
+        let expected = [
+            1f32.cos(),
+            -2.0 * 0.1f32.sin(),
+            1f32.sin(),
+            2.0 * 0.1f32.cos(),
+            9.0,
+        ];
+        assert!(
+            head.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6),
+            "{head:?}"
+        );
     }
 }

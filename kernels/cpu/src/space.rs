@@ -72,10 +72,16 @@ impl Space for Cpu {
     fn rows(tensor: &Tensor, indices: &[u32]) -> Result<Tensor, OpError> {
         let rows = Self::row_count(tensor);
         if let Some(&index) = indices.iter().find(|&&i| i as usize >= rows) {
-            return Err(OpError::Index { index: u64::from(index), limit: rows as u64 });
+            return Err(OpError::Index {
+                index: u64::from(index),
+                limit: rows as u64,
+            });
         }
         let indices = Tensor::from_slice(indices, indices.len(), &Device::Cpu).map_err(device)?;
-        tensor.contiguous().and_then(|t| t.index_select(&indices, 0)).map_err(device)
+        tensor
+            .contiguous()
+            .and_then(|t| t.index_select(&indices, 0))
+            .map_err(device)
     }
 }
 
@@ -85,17 +91,29 @@ pub(crate) fn device(error: candle_core::Error) -> OpError {
 }
 
 /// Checks the shape of an argument.
-pub(crate) fn expect_shape(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> Result<(), OpError> {
+pub(crate) fn expect_shape(
+    argument: &'static str,
+    tensor: &Tensor,
+    expected: &[usize],
+) -> Result<(), OpError> {
     if tensor.dims() == expected {
         return Ok(());
     }
-    Err(OpError::Shape { argument, expected: expected.to_vec(), found: tensor.dims().to_vec() })
+    Err(OpError::Shape {
+        argument,
+        expected: expected.to_vec(),
+        found: tensor.dims().to_vec(),
+    })
 }
 
 /// Rows and columns of a matrix argument.
 pub(crate) fn expect_matrix(argument: &'static str, tensor: &Tensor) -> Result<(usize, usize), OpError> {
     match *tensor.dims() {
         [rows, columns] => Ok((rows, columns)),
-        ref other => Err(OpError::Shape { argument, expected: vec![0, 0], found: other.to_vec() }),
+        ref other => Err(OpError::Shape {
+            argument,
+            expected: vec![0, 0],
+            found: other.to_vec(),
+        }),
     }
 }

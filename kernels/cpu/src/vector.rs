@@ -83,7 +83,11 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
             lanes[i] = lanes[i].max(chunk[i]);
         }
     }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    lanes
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// Sum over fixed lanes.
@@ -132,8 +136,20 @@ mod tests {
     #[test]
     fn nan_is_never_hidden() {
         assert!(exp(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan() && silu(f32::NAN).is_nan());
-        assert!(dispatch(#[inline(always)] || dot(&[f32::NAN; 70], &[0.0; 70])).is_nan());
-        assert!(dispatch(#[inline(always)] || sum(&[0.0, f32::NAN])).is_nan());
+        assert!(
+            dispatch(
+                #[inline(always)]
+                || dot(&[f32::NAN; 70], &[0.0; 70])
+            )
+            .is_nan()
+        );
+        assert!(
+            dispatch(
+                #[inline(always)]
+                || sum(&[0.0, f32::NAN])
+            )
+            .is_nan()
+        );
     }
 
     #[test]
@@ -149,9 +165,27 @@ mod tests {
         for n in [0, 1, 31, 32, 33, 64, 100] {
             let x: Vec<f32> = (1..=n).map(|i| i as f32).collect();
             let n = n as f32;
-            assert_eq!(dispatch(#[inline(always)] || sum(&x)), n * (n + 1.0) / 2.0);
-            assert_eq!(dispatch(#[inline(always)] || sum_of_squares(&x)), n * (n + 1.0) * (2.0 * n + 1.0) / 6.0);
-            assert_eq!(dispatch(#[inline(always)] || largest(&x)), if n == 0.0 { f32::NEG_INFINITY } else { n });
+            assert_eq!(
+                dispatch(
+                    #[inline(always)]
+                    || sum(&x)
+                ),
+                n * (n + 1.0) / 2.0
+            );
+            assert_eq!(
+                dispatch(
+                    #[inline(always)]
+                    || sum_of_squares(&x)
+                ),
+                n * (n + 1.0) * (2.0 * n + 1.0) / 6.0
+            );
+            assert_eq!(
+                dispatch(
+                    #[inline(always)]
+                    || largest(&x)
+                ),
+                if n == 0.0 { f32::NEG_INFINITY } else { n }
+            );
         }
     }
 }

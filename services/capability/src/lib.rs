@@ -5,6 +5,7 @@
 
 mod config;
 mod registry;
+mod report;
 mod service;
 
 use deltagate_mesh::{
@@ -16,7 +17,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{CapabilityConfig, InvalidConfig};
-pub use registry::{Accepted, Limits, Refused, Registry};
+pub use registry::{Limits, Registry};
+pub use report::{Accepted, Refused};
 pub use service::Capability;
 
 /// The service did not start, or failed while serving.

@@ -14,7 +14,7 @@ use deltagate_proto::v1::{
 use futures::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::registry::{Accepted, Registry};
+use crate::{registry::Registry, report::Accepted};
 
 /// Implements `deltagate.v1.CapabilityService`.
 #[derive(Debug)]

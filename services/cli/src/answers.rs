@@ -69,7 +69,11 @@ impl From<pb::ClassifyResponse> for ResponseDocument {
         Self {
             request_id: response.request_id,
             model: response.model,
-            answers: response.answers.into_iter().map(|a| (a.question_id, answer(a.answer))).collect(),
+            answers: response
+                .answers
+                .into_iter()
+                .map(|a| (a.question_id, answer(a.answer)))
+                .collect(),
             input_tokens: response.usage.map_or(0, |u| u.input_tokens),
             capability_fingerprint: response.capability_fingerprint,
             timings_ms: TimingsDocument {
@@ -96,14 +100,24 @@ impl From<pb::ClassifyResponse> for ResponseDocument {
 fn answer(answer: Option<answer::Answer>) -> Value {
     match answer {
         Some(answer::Answer::Choice(c)) => {
-            let p: Map<_, _> = c.probabilities.into_iter().map(|p| (p.name, json!(p.probability))).collect();
+            let p: Map<_, _> = c
+                .probabilities
+                .into_iter()
+                .map(|p| (p.name, json!(p.probability)))
+                .collect();
             json!({"type": "choice", "choice": c.choice, "confidence": c.confidence, "probabilities": p})
         }
         Some(answer::Answer::Score(s)) => {
-            let legend: Map<_, _> =
-                s.probabilities.iter().map(|p| (p.level.to_string(), content(p.legend.as_ref()))).collect();
-            let p: Map<_, _> =
-                s.probabilities.iter().map(|p| (p.level.to_string(), json!(p.probability))).collect();
+            let legend: Map<_, _> = s
+                .probabilities
+                .iter()
+                .map(|p| (p.level.to_string(), content(p.legend.as_ref())))
+                .collect();
+            let p: Map<_, _> = s
+                .probabilities
+                .iter()
+                .map(|p| (p.level.to_string(), json!(p.probability)))
+                .collect();
             json!({"type": "score", "score": s.score, "confidence": s.confidence, "legend": legend, "probabilities": p})
         }
         Some(answer::Answer::Noul(n)) => json!({"type": "noul", "noul": n.noul}),
@@ -130,7 +144,11 @@ pub(crate) fn text(document: &ResponseDocument) -> String {
         "  {} tokens in {:.2} ms: tokenize {:.2}, policy {:.2}, queue {:.2}, forward {:.2}\n",
         document.input_tokens, t.total, t.tokenize, t.policy, t.queue, t.forward
     );
-    out += &format!("  computed by {} on binding {}", document.model, short(&document.capability_fingerprint));
+    out += &format!(
+        "  computed by {} on binding {}",
+        document.model,
+        short(&document.capability_fingerprint)
+    );
     out
 }
 
@@ -162,7 +180,10 @@ fn one_line(answer: &Value) -> String {
     let number = |v: &Value| v.as_f64().unwrap_or(f64::NAN);
     let probabilities = |answer: &Value| {
         let all = answer["probabilities"].as_object().cloned().unwrap_or_default();
-        all.iter().map(|(name, p)| format!("{name} {:.3}", number(p))).collect::<Vec<_>>().join(", ")
+        all.iter()
+            .map(|(name, p)| format!("{name} {:.3}", number(p)))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     match answer["type"].as_str() {
         Some("choice") => format!(
@@ -179,7 +200,10 @@ fn one_line(answer: &Value) -> String {
         ),
         Some("noul") => {
             let p = number(&answer["noul"]);
-            format!("{} (probability of yes {p:.3})", if p >= 0.5 { "yes" } else { "no" })
+            format!(
+                "{} (probability of yes {p:.3})",
+                if p >= 0.5 { "yes" } else { "no" }
+            )
         }
         _ => "no answer".to_owned(),
     }

@@ -163,7 +163,13 @@ pub(crate) enum ConfigAction {
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// Decider family, such as `startlux`; needs --tokenizer
-    #[arg(long, value_name = "NAME", requires = "tokenizer", conflicts_with = "model", required_unless_present = "model")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "tokenizer",
+        conflicts_with = "model",
+        required_unless_present = "model"
+    )]
     pub(crate) family: Option<String>,
     /// A `tokenizer.json`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]

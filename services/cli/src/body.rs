@@ -15,12 +15,21 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let fail = |e: std::io::Error| Failure::usage(format!("cannot read {}: {e}", path.display()));
     let mut bytes = Vec::new();
     if path == Path::new("-") {
-        std::io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;
+        std::io::stdin()
+            .lock()
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(fail)?;
     } else {
-        std::fs::File::open(path).and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(fail)?;
+        std::fs::File::open(path)
+            .and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(fail)?;
     }
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(Failure::usage(format!("{} is larger than {MAX_BYTES} bytes", path.display())));
+        return Err(Failure::usage(format!(
+            "{} is larger than {MAX_BYTES} bytes",
+            path.display()
+        )));
     }
     Ok(bytes)
 }
@@ -31,7 +40,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<systemone::SystemOneRequest, Failure
 }
 
 /// Parses a System-One body by a family's own rules.
-pub(crate) fn parse_by(bytes: &[u8], rules: &systemone::Rules) -> Result<systemone::SystemOneRequest, Failure> {
+pub(crate) fn parse_by(
+    bytes: &[u8],
+    rules: &systemone::Rules,
+) -> Result<systemone::SystemOneRequest, Failure> {
     systemone::parse_body(bytes, rules).map_err(|e| Failure::usage(format!("request: {}", e.summary())))
 }
 
@@ -50,13 +62,19 @@ pub(crate) fn to_proto(model: Option<String>, request: DecisionRequest) -> pb::C
                     Criteria::Choice(options) => question::Criteria::Choice(pb::ChoiceCriteria {
                         options: options
                             .into_iter()
-                            .map(|o| pb::ChoiceOption { name: o.name, description: o.description.map(content) })
+                            .map(|o| pb::ChoiceOption {
+                                name: o.name,
+                                description: o.description.map(content),
+                            })
                             .collect(),
                     }),
                     Criteria::Score(levels) => question::Criteria::Score(pb::ScoreCriteria {
                         levels: levels.into_iter().map(content).collect(),
                     }),
-                    Criteria::Noul { when_true, when_false } => question::Criteria::Noul(pb::NoulCriteria {
+                    Criteria::Noul {
+                        when_true,
+                        when_false,
+                    } => question::Criteria::Noul(pb::NoulCriteria {
                         true_description: when_true.map(content),
                         false_description: when_false.map(content),
                     }),

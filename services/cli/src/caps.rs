@@ -85,9 +85,15 @@ struct Time {
     median_ms: f64,
 }
 
-pub(crate) async fn run(args: CapsArgs, sources: &config::Sources, output: Output) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(
+    args: CapsArgs,
+    sources: &config::Sources,
+    output: Output,
+) -> Result<ExitCode, Failure> {
     let config = sources.load(&[])?.value;
-    let endpoint = args.endpoint.unwrap_or_else(|| config::local_url(config.capability.listen));
+    let endpoint = args
+        .endpoint
+        .unwrap_or_else(|| config::local_url(config.capability.listen));
     let view = view(&endpoint).await?;
     output.print(&view, text)?;
     if args.require_ready && !view.executors.iter().any(|e| e.phase == "ready") {
@@ -107,7 +113,10 @@ pub(crate) async fn view(endpoint: &str) -> Result<View, Failure> {
     request.set_timeout(std::time::Duration::from_secs(5));
     let view = client.get(request).await.map_err(refused)?.into_inner();
     let executors = view.executors.into_iter().filter_map(executor).collect();
-    Ok(View { registry_id: view.registry_id, executors })
+    Ok(View {
+        registry_id: view.registry_id,
+        executors,
+    })
 }
 
 fn executor(entry: pb::ExecutorEntry) -> Option<Executor> {
@@ -169,7 +178,10 @@ fn candidate(c: pb::CandidateReport) -> Candidate {
         times: c
             .times
             .iter()
-            .map(|t| Time { tokens: t.tokens, median_ms: millis(t.median.as_ref()) })
+            .map(|t| Time {
+                tokens: t.tokens,
+                median_ms: millis(t.median.as_ref()),
+            })
             .collect(),
         backend: c.backend,
         passed: c.passed,
@@ -195,24 +207,43 @@ pub(crate) fn text(view: &View) -> String {
     if view.executors.is_empty() {
         return "no executor holds a lease".to_owned();
     }
-    view.executors.iter().map(executor_text).collect::<Vec<_>>().join("\n\n")
+    view.executors
+        .iter()
+        .map(executor_text)
+        .collect::<Vec<_>>()
+        .join("\n\n")
 }
 
 fn executor_text(e: &Executor) -> String {
-    let mut out = format!("{} at {}, {} (heartbeat {:.0} ms ago)", e.instance_id, e.endpoint, e.phase, e.age_ms);
+    let mut out = format!(
+        "{} at {}, {} (heartbeat {:.0} ms ago)",
+        e.instance_id, e.endpoint, e.phase, e.age_ms
+    );
     for reason in &e.reasons {
         out += &format!("\n  not ready: {reason}");
     }
     if let Some(m) = &e.model {
-        out += &format!("\n  model {} ({}, {} parameters, {}, {} tokens at most)", m.name, m.family, m.parameters, m.dtype, m.max_tokens);
+        out += &format!(
+            "\n  model {} ({}, {} parameters, {}, {} tokens at most)",
+            m.name, m.family, m.parameters, m.dtype, m.max_tokens
+        );
     }
     if let Some(d) = &e.device {
         out += &format!("\n  device {}: {}", d.kind, d.name);
     }
     out += &format!("\n  binding {}", short(&e.fingerprint));
     for b in &e.bindings {
-        let losers: Vec<_> = b.candidates.iter().filter(|c| c.backend != b.backend).map(|c| format!("{} ({})", c.backend, c.reason)).collect();
-        let rest = if losers.is_empty() { String::new() } else { format!("; not {}", losers.join(", ")) };
+        let losers: Vec<_> = b
+            .candidates
+            .iter()
+            .filter(|c| c.backend != b.backend)
+            .map(|c| format!("{} ({})", c.backend, c.reason))
+            .collect();
+        let rest = if losers.is_empty() {
+            String::new()
+        } else {
+            format!("; not {}", losers.join(", "))
+        };
         let name = if b.backend.is_empty() { b.state } else { &b.backend };
         out += &format!("\n    {:<11} {name}{rest}", b.family);
     }

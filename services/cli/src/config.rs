@@ -101,7 +101,11 @@ pub(crate) fn local_url(listen: SocketAddr) -> String {
         SocketAddr::V4(_) => "127.0.0.1".to_owned(),
         SocketAddr::V6(_) => "::1".to_owned(),
     };
-    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
     format!("http://{host}:{}", listen.port())
 }
 
@@ -112,7 +116,10 @@ pub(crate) fn gateway_endpoint(given: Option<String>, config: &Config) -> String
 
 /// A channel that connects when it is first used.
 pub(crate) fn channel(endpoint: &str) -> Result<Channel, Failure> {
-    let options = ChannelOptions { connect_timeout: Duration::from_secs(2), ..ChannelOptions::default() };
+    let options = ChannelOptions {
+        connect_timeout: Duration::from_secs(2),
+        ..ChannelOptions::default()
+    };
     client::channel(endpoint, options).map_err(|e| Failure::usage(chain(&e)))
 }
 
@@ -137,18 +144,32 @@ pub(crate) fn run(args: &ConfigArgs, sources: &Sources, output: Output) -> Resul
             let shown: Vec<_> = loaded
                 .origins
                 .into_iter()
-                .map(|o| Shown { key: o.key, value: o.value, origin: o.origin })
+                .map(|o| Shown {
+                    key: o.key,
+                    value: o.value,
+                    origin: o.origin,
+                })
                 .collect();
             output.print(&shown, |all| {
-                let width = all.iter().map(|s| s.key.len() + s.value.to_string().len() + 3).max().unwrap_or(0).min(70);
-                let line = |s: &Shown| format!("{:<width$}  # {}", format!("{} = {}", s.key, s.value), s.origin);
+                let width = all
+                    .iter()
+                    .map(|s| s.key.len() + s.value.to_string().len() + 3)
+                    .max()
+                    .unwrap_or(0)
+                    .min(70);
+                let line =
+                    |s: &Shown| format!("{:<width$}  # {}", format!("{} = {}", s.key, s.value), s.origin);
                 all.iter().map(line).collect::<Vec<_>>().join("\n")
             })?;
         }
         ConfigAction::Check => {
-            output.print(&Checked { ok: true, keys: loaded.origins.len() }, |c| {
-                format!("the configuration is sound: {} keys", c.keys)
-            })?;
+            output.print(
+                &Checked {
+                    ok: true,
+                    keys: loaded.origins.len(),
+                },
+                |c| format!("the configuration is sound: {} keys", c.keys),
+            )?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -166,7 +187,9 @@ pub(crate) fn validate(config: &Config) -> Result<(), Failure> {
     ] {
         let uri = endpoint.parse::<tonic::transport::Uri>();
         if !uri.is_ok_and(|u| u.scheme_str() == Some("http") && u.host().is_some()) {
-            return Err(Failure::usage(format!("{key}: `{endpoint}` is not an endpoint such as http://127.0.0.1:50051")));
+            return Err(Failure::usage(format!(
+                "{key}: `{endpoint}` is not an endpoint such as http://127.0.0.1:50051"
+            )));
         }
     }
     Ok(())

@@ -74,12 +74,16 @@ pub(crate) async fn run(args: DemoArgs, sources: &Sources, output: Output) -> Re
     }
     sources.set.push("policy.bundle=cpu".to_owned());
     if let Some(model) = &args.model {
-        sources.set.push(format!("executor.model={}", json!(model.display().to_string())));
+        sources
+            .set
+            .push(format!("executor.model={}", json!(model.display().to_string())));
     }
     let config = sources.load(&[])?.value;
     config::validate(&config)?;
 
-    output.note("starting capability, policy, executor and gateway, one process each, on free ports of 127.0.0.1 …");
+    output.note(
+        "starting capability, policy, executor and gateway, one process each, on free ports of 127.0.0.1 …",
+    );
     let (start, shutdown) = (Instant::now(), CancellationToken::new());
     let mesh = up::start(&sources, &config, false, shutdown.clone())?;
     let result = tokio::select! {
@@ -103,26 +107,41 @@ async fn decide(
     up::wait_ready(config, args.ready_within).await?;
     let ready_after_ms = start.elapsed().as_secs_f64() * 1e3;
     output.note(format!("ready after {ready_after_ms:.0} ms"));
-    let mut client = ClassifierServiceClient::new(config::channel(&config::local_url(config.gateway.grpc_listen))?);
+    let mut client =
+        ClassifierServiceClient::new(config::channel(&config::local_url(config.gateway.grpc_listen))?);
     let mut decisions = Vec::new();
     for (title, request) in requests() {
         let parsed = body::parse(request.to_string().as_bytes())?;
         let mut call = tonic::Request::new(body::to_proto(parsed.model, parsed.request));
         call.set_timeout(std::time::Duration::from_secs(30));
         let response = client.classify(call).await.map_err(refused)?.into_inner().into();
-        decisions.push(DecisionDocument { title, request, response });
+        decisions.push(DecisionDocument {
+            title,
+            request,
+            response,
+        });
     }
     let capabilities = caps::view(&config::local_url(config.capability.listen)).await?;
-    Ok(DemoDocument { ready_after_ms, decisions, capabilities })
+    Ok(DemoDocument {
+        ready_after_ms,
+        decisions,
+        capabilities,
+    })
 }
 
 /// Ports that were free a moment ago.
 fn on_free_ports() -> Result<Vec<String>, Failure> {
     let local = || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     // All are held until the last is found, so that they differ.
-    let listeners = (0..5).map(|_| local()).collect::<Result<Vec<_>, _>>().map_err(Failure::failed)?;
-    let addresses =
-        listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>().map_err(Failure::failed)?;
+    let listeners = (0..5)
+        .map(|_| local())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Failure::failed)?;
+    let addresses = listeners
+        .iter()
+        .map(TcpListener::local_addr)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Failure::failed)?;
     let [grpc, http, capability, policy, executor] = addresses[..] else {
         return Err(Failure::failed("too few free ports"));
     };
@@ -146,11 +165,21 @@ fn text(document: &DemoDocument) -> String {
     for decision in &document.decisions {
         let state = &decision.request["state"];
         let state = state.as_str().map_or_else(|| state.to_string(), str::to_owned);
-        out += &format!("\n{}  {state}\n{}\n", decision.title, answers::text(&decision.response));
+        out += &format!(
+            "\n{}  {state}\n{}\n",
+            decision.title,
+            answers::text(&decision.response)
+        );
     }
     if let Some(last) = document.decisions.last() {
-        out += &format!("\nWhere the time of the last forward pass went:\n{}\n", answers::kernels(&last.response));
+        out += &format!(
+            "\nWhere the time of the last forward pass went:\n{}\n",
+            answers::kernels(&last.response)
+        );
     }
-    out += &format!("\nWhat is bound, and what it was chosen over:\n{}", caps::text(&document.capabilities));
+    out += &format!(
+        "\nWhat is bound, and what it was chosen over:\n{}",
+        caps::text(&document.capabilities)
+    );
     out
 }

@@ -35,7 +35,14 @@ struct Explained {
 
 impl From<ExplainedSequence> for Explained {
     fn from(s: ExplainedSequence) -> Self {
-        Self { question: s.question, option: s.option, text: s.text, ids: s.ids, read: s.read, spans: s.spans }
+        Self {
+            question: s.question,
+            option: s.option,
+            text: s.text,
+            ids: s.ids,
+            read: s.read,
+            spans: s.spans,
+        }
     }
 }
 
@@ -46,28 +53,43 @@ pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<ExitCode, Failur
             let family = deltagate_decider::family_defaults(name).map_err(Failure::usage)?;
             (family, tokenizer(&body::read(file)?)?, MAX_TOKENS)
         }
-        _ => return Err(Failure::usage("either --model, or --family with --tokenizer, is needed")),
+        _ => {
+            return Err(Failure::usage(
+                "either --model, or --family with --tokenizer, is needed",
+            ));
+        }
     };
     let request = body::parse_by(&body::read(&args.request)?, &family.systemone_rules())?;
     let max_tokens = args.max_length.unwrap_or(model_limit);
-    let context = FamilyContext { tokenizer: Arc::new(tokenizer), max_tokens };
+    let context = FamilyContext {
+        tokenizer: Arc::new(tokenizer),
+        max_tokens,
+    };
     let sequences = family
         .explain(&request.request, &context)
         .map_err(|e| Failure::usage(format!("request: {e}")))?
         .into_iter()
         .map(Explained::from)
         .collect();
-    output.print(&Explanation { family: family.id().to_owned(), sequences }, text)?;
+    output.print(
+        &Explanation {
+            family: family.id().to_owned(),
+            sequences,
+        },
+        text,
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn of_model(dir: &Path) -> Result<(Arc<dyn Family>, HfTokenizer, usize), Failure> {
     let checkpoint = Checkpoint::open(dir).map_err(Failure::usage)?;
     let card = checkpoint.card();
-    let name = card
-        .family
-        .as_deref()
-        .ok_or_else(|| Failure::usage(format!("{} has no decider family: it is a backbone only", dir.display())))?;
+    let name = card.family.as_deref().ok_or_else(|| {
+        Failure::usage(format!(
+            "{} has no decider family: it is a backbone only",
+            dir.display()
+        ))
+    })?;
     let family = deltagate_decider::family(name, &card.family_config).map_err(Failure::usage)?;
     let asset = card
         .assets
@@ -85,8 +107,17 @@ fn tokenizer(bytes: &[u8]) -> Result<HfTokenizer, Failure> {
 fn text(explanation: &Explanation) -> String {
     let mut out = format!("family {}\n", explanation.family);
     for s in &explanation.sequences {
-        let option = s.option.as_ref().map_or_else(String::new, |o| format!(", option {o}"));
-        out += &format!("\n--- question {}{option}: {} tokens, read at {:?}\n{}\n", s.question, s.ids.len(), s.read, s.text);
+        let option = s
+            .option
+            .as_ref()
+            .map_or_else(String::new, |o| format!(", option {o}"));
+        out += &format!(
+            "\n--- question {}{option}: {} tokens, read at {:?}\n{}\n",
+            s.question,
+            s.ids.len(),
+            s.read,
+            s.text
+        );
     }
     out
 }

@@ -30,6 +30,7 @@ pub use crate::config::Config;
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong use, configuration or input, 3 not ready, and the services' own codes.
 pub fn main() -> ExitCode {
+    deltagate_mesh::panics::hide_payloads();
     let cli = Cli::parse();
     let output = Output { json: cli.json };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -43,7 +44,10 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
-    let sources = config::Sources { file: cli.config, set: cli.set };
+    let sources = config::Sources {
+        file: cli.config,
+        set: cli.set,
+    };
     match cli.command {
         Command::Demo(args) => demo::run(args, &sources, output).await,
         Command::Up(args) => up::run(args, &sources, output).await,

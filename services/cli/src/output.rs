@@ -21,12 +21,18 @@ pub(crate) struct Failure {
 impl Failure {
     /// It was tried and did not work: exit code 1.
     pub(crate) fn failed(reason: impl fmt::Display) -> Self {
-        Self { code: 1, reasons: vec![reason.to_string()] }
+        Self {
+            code: 1,
+            reasons: vec![reason.to_string()],
+        }
     }
 
     /// Wrong use, configuration or input: exit code 2.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
-        Self { code: 2, reasons: vec![reason.to_string()] }
+        Self {
+            code: 2,
+            reasons: vec![reason.to_string()],
+        }
     }
 
     /// Not ready: exit code 3, with every reason.
@@ -36,7 +42,10 @@ impl Failure {
 
     /// A service's own exit code.
     pub(crate) fn with_code(code: u8, reason: impl fmt::Display) -> Self {
-        Self { code, reasons: vec![reason.to_string()] }
+        Self {
+            code,
+            reasons: vec![reason.to_string()],
+        }
     }
 }
 
@@ -55,9 +64,16 @@ struct FailureDocument<'a> {
 #[allow(clippy::print_stdout, clippy::print_stderr)]
 impl Output {
     /// Prints a JSON document, or the text that `text` makes.
-    pub(crate) fn print<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    pub(crate) fn print<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
+            println!(
+                "{}",
+                serde_json::to_string_pretty(value).map_err(Failure::failed)?
+            );
         } else {
             println!("{}", text(value));
         }
@@ -75,7 +91,10 @@ impl Output {
     pub(crate) fn fail(self, failure: &Failure) -> ExitCode {
         if self.json {
             let error = failure.reasons.first().map_or("failed", String::as_str);
-            let document = FailureDocument { error, reasons: &failure.reasons };
+            let document = FailureDocument {
+                error,
+                reasons: &failure.reasons,
+            };
             println!("{}", serde_json::to_string_pretty(&document).unwrap_or_default());
         } else {
             for reason in &failure.reasons {

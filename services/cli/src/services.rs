@@ -42,7 +42,8 @@ impl Service {
 pub(crate) async fn run(service: Service, args: ServiceArgs, sources: &Sources) -> Result<ExitCode, Failure> {
     let config = sources.load(&[])?.value;
     validate(&config)?;
-    let _telemetry = telemetry::init(service.name(), &config.telemetry).map_err(|e| Failure::usage(chain(&e)))?;
+    let _telemetry =
+        telemetry::init(service.name(), &config.telemetry).map_err(|e| Failure::usage(chain(&e)))?;
     let shutdown = signal::shutdown().map_err(Failure::failed)?;
     if args.lifeline {
         let (gone, shutdown) = (lifeline::watch(), shutdown.clone());
@@ -66,11 +67,15 @@ pub(crate) async fn serve(
         Failure::with_code(EXIT_FAILED, format!("{}: {}", service.name(), chain(error)))
     };
     match service {
-        Service::Capability => {
-            deltagate_capability::run(config.capability, None, shutdown).await.map_err(|e| failed(&e))
-        }
-        Service::Policy => deltagate_policy::run(config.policy, None, shutdown).await.map_err(|e| failed(&e)),
-        Service::Gateway => deltagate_gateway::run(config.gateway, None, shutdown).await.map_err(|e| failed(&e)),
+        Service::Capability => deltagate_capability::run(config.capability, None, shutdown)
+            .await
+            .map_err(|e| failed(&e)),
+        Service::Policy => deltagate_policy::run(config.policy, None, shutdown)
+            .await
+            .map_err(|e| failed(&e)),
+        Service::Gateway => deltagate_gateway::run(config.gateway, None, shutdown)
+            .await
+            .map_err(|e| failed(&e)),
         Service::Executor => executor(config, sources, shutdown).await,
     }
 }

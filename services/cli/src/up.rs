@@ -10,7 +10,9 @@ use deltagate_mesh::{
 use deltagate_proto::v1::{CapabilityServiceGetRequest, capability_service_client::CapabilityServiceClient};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::{
     args::UpArgs,
@@ -116,7 +118,10 @@ pub(crate) fn start(
             .collect();
         let supervisor = Supervisor::start(program, specs, SuperviseOptions::default());
         tokio::spawn(async move {
-            let result = supervisor.run(shutdown).await.map_err(|e| Failure::failed(chain(&e)));
+            let result = supervisor
+                .run(shutdown)
+                .await
+                .map_err(|e| Failure::failed(chain(&e)));
             signal.cancel();
             result
         })
@@ -128,7 +133,12 @@ pub(crate) fn start(
 async fn tasks(config: Config, sources: Sources, shutdown: CancellationToken) -> Result<(), Failure> {
     let mut running = tokio::task::JoinSet::new();
     for service in Service::ALL {
-        running.spawn(services::serve(service, config.clone(), sources.clone(), shutdown.clone()));
+        running.spawn(services::serve(
+            service,
+            config.clone(),
+            sources.clone(),
+            shutdown.clone(),
+        ));
     }
     let mut result = Ok(());
     while let Some(ended) = running.join_next().await {
@@ -176,8 +186,12 @@ pub(crate) async fn wait_ready(config: &Config, within: Duration) -> Result<(), 
 }
 
 async fn serving(config: &Config) -> bool {
-    let Ok(channel) = config::channel(&config::local_url(config.gateway.grpc_listen)) else { return false };
-    let request = HealthCheckRequest { service: String::new() };
+    let Ok(channel) = config::channel(&config::local_url(config.gateway.grpc_listen)) else {
+        return false;
+    };
+    let request = HealthCheckRequest {
+        service: String::new(),
+    };
     match tokio::time::timeout(Duration::from_secs(1), HealthClient::new(channel).check(request)).await {
         Ok(Ok(response)) => response.into_inner().status() == ServingStatus::Serving,
         _ => false,
@@ -186,7 +200,9 @@ async fn serving(config: &Config) -> bool {
 
 /// What the executors say of themselves.
 async fn reasons(config: &Config) -> Vec<String> {
-    let Ok(channel) = config::channel(&config::local_url(config.capability.listen)) else { return vec![] };
+    let Ok(channel) = config::channel(&config::local_url(config.capability.listen)) else {
+        return vec![];
+    };
     let mut client = CapabilityServiceClient::new(channel);
     let view = tokio::time::timeout(Duration::from_secs(1), client.get(CapabilityServiceGetRequest {})).await;
     match view {
@@ -195,7 +211,11 @@ async fn reasons(config: &Config) -> Vec<String> {
             if executors.is_empty() {
                 return vec!["no executor holds a lease".to_owned()];
             }
-            executors.into_iter().filter_map(|e| e.snapshot).flat_map(|s| s.reasons).collect()
+            executors
+                .into_iter()
+                .filter_map(|e| e.snapshot)
+                .flat_map(|s| s.reasons)
+                .collect()
         }
         _ => vec!["the capability service does not answer".to_owned()],
     }

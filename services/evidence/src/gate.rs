@@ -26,7 +26,12 @@ const MAX_CHANGED: f64 = 0.01;
 /// than 1 % of the tasks are decided otherwise, or p50 or p95 is not lower.
 pub fn gate(baseline: &Evidence, candidate: &Evidence) -> Verdict {
     let mut reasons = Vec::new();
-    let changed = baseline.tasks.iter().zip(&candidate.tasks).filter(|(a, b)| a.decisions != b.decisions).count();
+    let changed = baseline
+        .tasks
+        .iter()
+        .zip(&candidate.tasks)
+        .filter(|(a, b)| a.decisions != b.decisions)
+        .count();
     let (old, new) = (baseline.round_trip(), candidate.round_trip());
     for (name, evidence) in [("baseline", baseline), ("candidate", candidate)] {
         if evidence.round_trip().is_none() {
@@ -36,11 +41,18 @@ pub fn gate(baseline: &Evidence, candidate: &Evidence) -> Verdict {
             reasons.push(format!("{name} has {} failed passes", evidence.failures()));
         }
         if evidence.warm_ups < 5 {
-            reasons.push(format!("{name} had {} warm-ups, at least 5 are needed", evidence.warm_ups));
+            reasons.push(format!(
+                "{name} had {} warm-ups, at least 5 are needed",
+                evidence.warm_ups
+            ));
         }
     }
     let same_tasks = baseline.tasks.len() == candidate.tasks.len()
-        && baseline.tasks.iter().zip(&candidate.tasks).all(|(a, b)| a.input_tokens == b.input_tokens);
+        && baseline
+            .tasks
+            .iter()
+            .zip(&candidate.tasks)
+            .all(|(a, b)| a.input_tokens == b.input_tokens);
     if !same_tasks {
         reasons.push("the two runs did not have the same tasks".to_owned());
     }
@@ -48,7 +60,10 @@ pub fn gate(baseline: &Evidence, candidate: &Evidence) -> Verdict {
         reasons.push("the two runs were on different devices".to_owned());
     }
     if changed as f64 > MAX_CHANGED * baseline.tasks.len() as f64 {
-        reasons.push(format!("{changed} of {} tasks are decided otherwise", baseline.tasks.len()));
+        reasons.push(format!(
+            "{changed} of {} tasks are decided otherwise",
+            baseline.tasks.len()
+        ));
     }
     let ratio = |pick: fn(&crate::Percentiles) -> f64| Some(pick(new.as_ref()?) / pick(old.as_ref()?));
     let (p50_ratio, p95_ratio) = (ratio(|p| p.p50), ratio(|p| p.p95));
@@ -63,7 +78,13 @@ pub fn gate(baseline: &Evidence, candidate: &Evidence) -> Verdict {
     if keep {
         reasons.push("p50 and p95 are lower and the decisions stand".to_owned());
     }
-    Verdict { keep, reasons, p50_ratio, p95_ratio, changed_decisions: changed }
+    Verdict {
+        keep,
+        reasons,
+        p50_ratio,
+        p95_ratio,
+        changed_decisions: changed,
+    }
 }
 
 #[cfg(test)]

@@ -58,12 +58,22 @@ pub struct Percentiles {
 impl Evidence {
     /// Percentiles of the round trips; `None` without samples.
     pub fn round_trip(&self) -> Option<Percentiles> {
-        percentiles(self.tasks.iter().flat_map(|t| t.round_trip_ms.iter().copied()).collect())
+        percentiles(
+            self.tasks
+                .iter()
+                .flat_map(|t| t.round_trip_ms.iter().copied())
+                .collect(),
+        )
     }
 
     /// Percentiles of the time on the device; `None` without samples.
     pub fn forward(&self) -> Option<Percentiles> {
-        percentiles(self.tasks.iter().flat_map(|t| t.forward_ms.iter().copied()).collect())
+        percentiles(
+            self.tasks
+                .iter()
+                .flat_map(|t| t.forward_ms.iter().copied())
+                .collect(),
+        )
     }
 
     /// Number of failed passes over all tasks.
@@ -94,7 +104,10 @@ mod tests {
     #[test]
     fn percentiles_are_nearest_rank() {
         let p = percentiles((1..=100).rev().map(f64::from).collect()).unwrap();
-        assert_eq!((p.samples, p.p50, p.p95, p.p99, p.mean), (100, 50.0, 95.0, 99.0, 50.5));
+        assert_eq!(
+            (p.samples, p.p50, p.p95, p.p99, p.mean),
+            (100, 50.0, 95.0, 99.0, 50.5)
+        );
         assert_eq!(percentiles(vec![7.0]).unwrap().p99, 7.0);
         assert_eq!(percentiles(vec![]), None);
     }

@@ -48,7 +48,9 @@ pub async fn run(
     if tasks.is_empty() {
         return Err(BenchError::NoTasks);
     }
-    let view = CapabilityServiceClient::new(capability).get(deltagate_proto::v1::CapabilityServiceGetRequest {}).await;
+    let view = CapabilityServiceClient::new(capability)
+        .get(deltagate_proto::v1::CapabilityServiceGetRequest {})
+        .await;
     let mut devices: Vec<String> = view
         .map_err(|status| BenchError::Capability(Box::new(status)))?
         .into_inner()
@@ -89,7 +91,9 @@ pub async fn run(
                         let forward = response.timings.and_then(|t| t.forward).unwrap_or_default();
                         record.input_tokens = response.usage.map_or(0, |u| u.input_tokens);
                         record.round_trip_ms.push(elapsed.as_secs_f64() * 1e3);
-                        record.forward_ms.push(forward.seconds as f64 * 1e3 + f64::from(forward.nanos) / 1e6);
+                        record
+                            .forward_ms
+                            .push(forward.seconds as f64 * 1e3 + f64::from(forward.nanos) / 1e6);
                         record.decisions = response.answers.iter().map(decision).collect();
                     }
                 }

@@ -34,8 +34,6 @@ use crate::{
 pub(crate) struct Work {
     /// What to run.
     pub plan: ValidPlan,
-    /// Checked again right before it runs.
-    pub permit: v1::SignedPermit,
     /// The binding that it is for.
     pub fingerprint: Arc<str>,
     /// When it was admitted.
@@ -175,12 +173,10 @@ impl Device {
         if cancel.is_cancelled() {
             return Ok(());
         }
-        // Time has passed since admission: the permit may have expired, the binding may be another one.
-        let allowed = self
-            .context
-            .permits
-            .check(Some(&work.permit), &work.fingerprint)
-            .map(drop);
+        // Time has passed since admission: policy may have changed its mind, the binding may be another one. Not that
+        // the permit may have run out: it was good for admission, and who waits in a long queue must not lose the
+        // place for it.
+        let allowed = self.context.lifecycle.still_allows(&work.fingerprint);
         if let Err(error) = allowed.and_then(|()| self.is_bound_to(&work.fingerprint)) {
             refuse(work, error.with("stage", "dispatch"));
             return Ok(());

@@ -71,7 +71,6 @@ pub(crate) fn admit(
         .ok_or_else(|| Reason::bare("LOADING").refusal())?;
     let plan = plan::validate(&request, &served.limits)?;
     plan::within_permit(&plan, &claims)?;
-    let permit = request.permit.unwrap_or_default();
 
     let queued = Instant::now();
     if deadline.is_some_and(|deadline| deadline <= queued) {
@@ -82,7 +81,6 @@ pub(crate) fn admit(
     let tokens = plan.tokens;
     let work = Work {
         plan,
-        permit,
         fingerprint: Arc::clone(&current),
         queued,
         deadline,

@@ -203,6 +203,28 @@ impl Lifecycle {
         Err(first.refusal())
     }
 
+    /// Whether what was admitted for this binding may run now: by policy's standing decision, which is renewed all the
+    /// time. A drain runs what was admitted before, by the last decision there was.
+    pub(crate) fn still_allows(&self, fingerprint: &str) -> Result<(), ServiceError> {
+        let (state, now) = (self.state.lock(), Instant::now());
+        let unknown = || Reason::bare("EXECUTOR_NOT_READY").refusal();
+        let decision = state
+            .decision
+            .as_ref()
+            .filter(|d| *d.fingerprint == *fingerprint)
+            .ok_or_else(unknown)?;
+        if now >= decision.valid_until && !state.draining {
+            return Err(Reason::bare("POLICY_UNREACHABLE").refusal());
+        }
+        match &decision.refused {
+            None => Ok(()),
+            Some(refused) => Err(denial(&state, refused, now)
+                .into_iter()
+                .next()
+                .map_or_else(unknown, |reason| reason.refusal())),
+        }
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
         // The lock is held while the snapshot is sent, so that revisions leave in their order.
         let mut state = self.state.lock();

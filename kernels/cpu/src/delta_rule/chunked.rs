@@ -33,7 +33,12 @@ impl DeltaRule<Cpu> for Chunked {
         log_gates(ba, w)
     }
 
-    fn delta_rule(&self, qkv: &Tensor, gates: &Gates<Tensor>, shape: &DeltaRuleShape) -> Result<Tensor, OpError> {
+    fn delta_rule(
+        &self,
+        qkv: &Tensor,
+        gates: &Gates<Tensor>,
+        shape: &DeltaRuleShape,
+    ) -> Result<Tensor, OpError> {
         apply::<Self>(qkv, gates, shape)
     }
 }
@@ -42,10 +47,17 @@ impl Method for Chunked {
     const NAME: &'static str = "delta-rule-chunked";
 
     fn group<E: Element>(input: &Input<'_, E>, key_head: usize, out: Vec<Vec<&mut [E]>>) {
-        let DeltaRuleShape { key_dim: dk, value_dim: dv, .. } = input.shape;
+        let DeltaRuleShape {
+            key_dim: dk,
+            value_dim: dv,
+            ..
+        } = input.shape;
         let tokens = input.tokens();
         let longest = CHUNK.min(tokens);
-        let mut heads: Vec<_> = out.into_iter().map(|rows| (rows.into_iter(), vec![0.0f32; dk * dv])).collect();
+        let mut heads: Vec<_> = out
+            .into_iter()
+            .map(|rows| (rows.into_iter(), vec![0.0f32; dk * dv]))
+            .collect();
         let mut work = Workspace {
             qk: vec![0.0; 2 * longest * dk],
             products: vec![0.0; 2 * longest * longest],
@@ -95,11 +107,18 @@ impl Workspace {
     fn read_chunk<E: Element>(&mut self, input: &Input<'_, E>, key_head: usize, start: usize, n: usize) {
         let dk = input.shape.key_dim;
         let (queries, keys) = self.qk[..2 * n * dk].split_at_mut(n * dk);
-        for (i, (q, k)) in queries.chunks_exact_mut(dk).zip(keys.chunks_exact_mut(dk)).enumerate() {
+        for (i, (q, k)) in queries
+            .chunks_exact_mut(dk)
+            .zip(keys.chunks_exact_mut(dk))
+            .enumerate()
+        {
             input.query(start + i, key_head, q, &mut self.scratch);
             input.key(start + i, key_head, k, &mut self.scratch);
         }
-        let (qk, k) = (View::new(&self.qk, 2 * n, dk, dk), View::new(&self.qk[n * dk..], n, dk, dk));
+        let (qk, k) = (
+            View::new(&self.qk, 2 * n, dk, dk),
+            View::new(&self.qk[n * dk..], n, dk, dk),
+        );
         gemm(&mut self.products, n, qk, k.transposed(), Into::Overwrite, 1);
     }
 
@@ -112,7 +131,11 @@ impl Workspace {
         n: usize,
         state: &mut [f32],
     ) -> &[f32] {
-        let DeltaRuleShape { key_dim: dk, value_dim: dv, .. } = input.shape;
+        let DeltaRuleShape {
+            key_dim: dk,
+            value_dim: dv,
+            ..
+        } = input.shape;
         let mut g = 0.0f64;
         for (i, cumulated) in self.cumulated[..n].iter_mut().enumerate() {
             g += f64::from(input.decay.row(start + i)[head]);
@@ -128,14 +151,23 @@ impl Workspace {
 
         // X starts as the right-hand side, the output as e^G ∘ (Q S).
         let (out, of_keys) = self.of_state[..2 * n * dv].split_at_mut(n * dv);
-        let rows = self.x[..n * dv].chunks_exact_mut(dv).zip(of_keys.chunks_exact(dv)).zip(out.chunks_exact_mut(dv));
+        let rows = self.x[..n * dv]
+            .chunks_exact_mut(dv)
+            .zip(of_keys.chunks_exact(dv))
+            .zip(out.chunks_exact_mut(dv));
         for (i, ((x, of_key), o)) in rows.enumerate() {
             let v = input.value(start + i, head, &mut self.scratch);
             let (beta, decay) = (input.beta.row(start + i)[head], self.cumulated[i].exp() as f32);
-            dispatch(#[inline(always)] || {
-                x.iter_mut().zip(v).zip(of_key).for_each(|((x, v), s)| *x = beta * (v - decay * s));
-                o.iter_mut().for_each(|o| *o *= decay);
-            });
+            dispatch(
+                #[inline(always)]
+                || {
+                    x.iter_mut()
+                        .zip(v)
+                        .zip(of_key)
+                        .for_each(|((x, v), s)| *x = beta * (v - decay * s));
+                    o.iter_mut().for_each(|o| *o *= decay);
+                },
+            );
         }
         solve_unit_lower(&self.solve, n, &mut self.x, dv);
         let x = View::new(&self.x, n, dv, dv);
@@ -147,11 +179,18 @@ impl Workspace {
             let keys = &self.qk[n * dk..2 * n * dk];
             self.scratch.clear();
             self.scratch.resize(n * dk, 0.0);
-            dispatch(#[inline(always)] || {
-                state.iter_mut().for_each(|s| *s *= total);
-                let rows = self.scratch.chunks_exact_mut(dk).zip(keys.chunks_exact(dk)).zip(&self.cumulated[..n]);
-                rows.for_each(|((to, key), g)| scale_into(to, key, exp((last - g) as f32)));
-            });
+            dispatch(
+                #[inline(always)]
+                || {
+                    state.iter_mut().for_each(|s| *s *= total);
+                    let rows = self
+                        .scratch
+                        .chunks_exact_mut(dk)
+                        .zip(keys.chunks_exact(dk))
+                        .zip(&self.cumulated[..n]);
+                    rows.for_each(|((to, key), g)| scale_into(to, key, exp((last - g) as f32)));
+                },
+            );
             let decayed = View::new(&self.scratch, n, dk, dk).transposed();
             gemm(state, dv, decayed, x, Into::Add, 1);
         }
@@ -162,21 +201,30 @@ impl Workspace {
     fn decayed_products<E: Element>(&mut self, input: &Input<'_, E>, head: usize, start: usize, n: usize) {
         let (of_queries, of_keys) = self.products[..2 * n * n].split_at(n * n);
         let cumulated = &self.cumulated[..n];
-        dispatch(#[inline(always)] || {
-            let rows = self.mix[..n * n].chunks_exact_mut(n).zip(self.solve[..n * n].chunks_exact_mut(n));
-            let products = of_queries.chunks_exact(n).zip(of_keys.chunks_exact(n));
-            for (i, ((mix, solve), (of_query, of_key))) in rows.zip(products).enumerate() {
-                let beta = input.beta.row(start + i)[head];
-                let g = cumulated[i];
-                let seen = mix[..=i].iter_mut().zip(&mut solve[..=i]).zip(of_query.iter().zip(of_key)).zip(cumulated);
-                for (((mix, solve), (of_query, of_key)), other) in seen {
-                    let decay = exp((g - other) as f32);
-                    *mix = of_query * decay;
-                    *solve = beta * of_key * decay;
+        dispatch(
+            #[inline(always)]
+            || {
+                let rows = self.mix[..n * n]
+                    .chunks_exact_mut(n)
+                    .zip(self.solve[..n * n].chunks_exact_mut(n));
+                let products = of_queries.chunks_exact(n).zip(of_keys.chunks_exact(n));
+                for (i, ((mix, solve), (of_query, of_key))) in rows.zip(products).enumerate() {
+                    let beta = input.beta.row(start + i)[head];
+                    let g = cumulated[i];
+                    let seen = mix[..=i]
+                        .iter_mut()
+                        .zip(&mut solve[..=i])
+                        .zip(of_query.iter().zip(of_key))
+                        .zip(cumulated);
+                    for (((mix, solve), (of_query, of_key)), other) in seen {
+                        let decay = exp((g - other) as f32);
+                        *mix = of_query * decay;
+                        *solve = beta * of_key * decay;
+                    }
+                    mix[i + 1..].fill(0.0);
                 }
-                mix[i + 1..].fill(0.0);
-            }
-        });
+            },
+        );
     }
 }
 
@@ -188,16 +236,26 @@ fn solve_unit_lower(l: &[f32], n: usize, x: &mut [f32], width: usize) {
         let block = &mut rest[..(end - start) * width];
         if start > 0 {
             let left = View::new(&l[start * n..], end - start, start, n);
-            gemm(block, width, left, View::new(solved, start, width, width), Into::Subtract, 1);
+            gemm(
+                block,
+                width,
+                left,
+                View::new(solved, start, width, width),
+                Into::Subtract,
+                1,
+            );
         }
-        dispatch(#[inline(always)] || {
-            for i in 1..end - start {
-                let (above, row) = block.split_at_mut(i * width);
-                let l = &l[(start + i) * n + start..][..i];
-                for (above, l) in above.chunks_exact(width).zip(l) {
-                    add_scaled(&mut row[..width], above, -l);
+        dispatch(
+            #[inline(always)]
+            || {
+                for i in 1..end - start {
+                    let (above, row) = block.split_at_mut(i * width);
+                    let l = &l[(start + i) * n + start..][..i];
+                    for (above, l) in above.chunks_exact(width).zip(l) {
+                        add_scaled(&mut row[..width], above, -l);
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 }

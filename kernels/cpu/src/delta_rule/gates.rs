@@ -17,9 +17,14 @@ pub(super) fn log_gates(ba: &Tensor, w: &GateWeights<'_, Cpu>) -> Result<Gates<T
     expect_shape("ba", ba, &[tokens, 2 * heads])?;
     expect_shape("a_log", w.a_log, &[heads])?;
     expect_shape("dt_bias", w.dt_bias, &[heads])?;
-    let gates = ba.apply_op3_no_bwd(w.a_log, w.dt_bias, &LogGates).map_err(device)?;
+    let gates = ba
+        .apply_op3_no_bwd(w.a_log, w.dt_bias, &LogGates)
+        .map_err(device)?;
     let part = |index: usize| gates.narrow(0, index * tokens, tokens).map_err(device);
-    Ok(Gates { decay: Decay::Log(LogDecay(part(0)?)), beta: Beta(part(1)?) })
+    Ok(Gates {
+        decay: Decay::Log(LogDecay(part(0)?)),
+        beta: Beta(part(1)?),
+    })
 }
 
 /// -> `[2 T, Hv]`: the log-decays of all tokens, then their betas.
@@ -39,7 +44,10 @@ impl CustomOp3 for LogGates {
         dt_bias: &CpuStorage,
         dt_bias_l: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (a_log, dt_bias) = (Rows::<f32>::of(a_log, a_log_l)?.row(0), Rows::<f32>::of(dt_bias, dt_bias_l)?.row(0));
+        let (a_log, dt_bias) = (
+            Rows::<f32>::of(a_log, a_log_l)?.row(0),
+            Rows::<f32>::of(dt_bias, dt_bias_l)?.row(0),
+        );
         by_dtype!(dtype(ba), run(ba, ba_l, a_log, dt_bias))
     }
 }
@@ -56,7 +64,11 @@ fn run<E: Element>(
     let (decays, betas) = out.split_at_mut(tokens * heads);
     let rates: Vec<f64> = a_log.iter().map(|a| -f64::from(*a).exp()).collect();
     let mut scratch = Vec::new();
-    for (token, (decay, beta)) in decays.chunks_mut(heads.max(1)).zip(betas.chunks_mut(heads.max(1))).enumerate() {
+    for (token, (decay, beta)) in decays
+        .chunks_mut(heads.max(1))
+        .zip(betas.chunks_mut(heads.max(1)))
+        .enumerate()
+    {
         let (b, a) = E::read(ba.row(token), &mut scratch).split_at(heads);
         for h in 0..heads {
             decay[h] = (rates[h] * softplus(f64::from(a[h]) + f64::from(dt_bias[h]))) as f32;

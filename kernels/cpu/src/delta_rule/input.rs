@@ -31,20 +31,38 @@ impl<E: Element> Input<'_, E> {
     pub(super) fn query(&self, token: usize, key_head: usize, to: &mut [f32], scratch: &mut Vec<f32>) {
         let dim = self.shape.key_dim;
         let x = self.qkv.read(token, key_head * dim, dim, scratch);
-        dispatch(#[inline(always)] || unit(to, x, 1.0 / (dim as f32).sqrt()));
+        dispatch(
+            #[inline(always)]
+            || unit(to, x, 1.0 / (dim as f32).sqrt()),
+        );
     }
 
     /// Normalised key of a key head.
     pub(super) fn key(&self, token: usize, key_head: usize, to: &mut [f32], scratch: &mut Vec<f32>) {
         let dim = self.shape.key_dim;
-        let x = self.qkv.read(token, self.shape.key_columns() + key_head * dim, dim, scratch);
-        dispatch(#[inline(always)] || unit(to, x, 1.0));
+        let x = self
+            .qkv
+            .read(token, self.shape.key_columns() + key_head * dim, dim, scratch);
+        dispatch(
+            #[inline(always)]
+            || unit(to, x, 1.0),
+        );
     }
 
     /// Value of a value head.
-    pub(super) fn value<'s>(&'s self, token: usize, value_head: usize, scratch: &'s mut Vec<f32>) -> &'s [f32] {
+    pub(super) fn value<'s>(
+        &'s self,
+        token: usize,
+        value_head: usize,
+        scratch: &'s mut Vec<f32>,
+    ) -> &'s [f32] {
         let dim = self.shape.value_dim;
-        self.qkv.read(token, 2 * self.shape.key_columns() + value_head * dim, dim, scratch)
+        self.qkv.read(
+            token,
+            2 * self.shape.key_columns() + value_head * dim,
+            dim,
+            scratch,
+        )
     }
 }
 

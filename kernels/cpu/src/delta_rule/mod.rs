@@ -31,7 +31,9 @@ trait Method: Send + Sync {
 
 fn apply<M: Method>(qkv: &Tensor, gates: &Gates<Tensor>, shape: &DeltaRuleShape) -> Result<Tensor, OpError> {
     let Decay::Log(LogDecay(decay)) = &gates.decay else {
-        return Err(OpError::WrongDecay { expected: "its logarithm" });
+        return Err(OpError::WrongDecay {
+            expected: "its logarithm",
+        });
     };
     let Beta(beta) = &gates.beta;
     let (tokens, _) = expect_matrix("qkv", qkv)?;
@@ -40,9 +42,16 @@ fn apply<M: Method>(qkv: &Tensor, gates: &Gates<Tensor>, shape: &DeltaRuleShape)
     expect_shape("beta", beta, &[tokens, shape.value_heads])?;
     if shape.key_heads == 0 || !shape.value_heads.is_multiple_of(shape.key_heads) {
         let expected = vec![shape.key_heads];
-        return Err(OpError::Shape { argument: "value heads", expected, found: vec![shape.value_heads] });
+        return Err(OpError::Shape {
+            argument: "value heads",
+            expected,
+            found: vec![shape.value_heads],
+        });
     }
-    let op = Rule::<M> { shape: *shape, method: std::marker::PhantomData };
+    let op = Rule::<M> {
+        shape: *shape,
+        method: std::marker::PhantomData,
+    };
     qkv.apply_op3_no_bwd(decay, beta, &op).map_err(device)
 }
 
@@ -67,8 +76,18 @@ impl<M: Method> CustomOp3 for Rule<M> {
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (decay, beta) = (Rows::<f32>::of(decay, decay_l)?, Rows::<f32>::of(beta, beta_l)?);
         match dtype(qkv) {
-            DType::F32 => run::<M, f32>(Input { shape: self.shape, qkv: Rows::of(qkv, qkv_l)?, decay, beta }),
-            DType::BF16 => run::<M, bf16>(Input { shape: self.shape, qkv: Rows::of(qkv, qkv_l)?, decay, beta }),
+            DType::F32 => run::<M, f32>(Input {
+                shape: self.shape,
+                qkv: Rows::of(qkv, qkv_l)?,
+                decay,
+                beta,
+            }),
+            DType::BF16 => run::<M, bf16>(Input {
+                shape: self.shape,
+                qkv: Rows::of(qkv, qkv_l)?,
+                decay,
+                beta,
+            }),
             other => bail!("dtype {other:?} is not served"),
         }
     }
@@ -79,8 +98,12 @@ fn run<M: Method, E: Element>(input: Input<'_, E>) -> candle_core::Result<(CpuSt
     let columns = input.shape.value_columns();
     let mut out = output::<E>(input.tokens() * columns);
     let mut strips = column_strips(&mut out, input.shape.value_heads, input.shape.value_dim).into_iter();
-    let groups: Vec<Vec<_>> =
-        (0..input.shape.key_heads).map(|_| strips.by_ref().take(input.group()).collect()).collect();
-    groups.into_par_iter().enumerate().for_each(|(key_head, out)| M::group(&input, key_head, out));
+    let groups: Vec<Vec<_>> = (0..input.shape.key_heads)
+        .map(|_| strips.by_ref().take(input.group()).collect())
+        .collect();
+    groups
+        .into_par_iter()
+        .enumerate()
+        .for_each(|(key_head, out)| M::group(&input, key_head, out));
     Ok((E::to_cpu_storage_owned(out), (input.tokens(), columns).into()))
 }

@@ -19,7 +19,12 @@ impl DeltaRule<Cpu> for Recurrent {
         log_gates(ba, w)
     }
 
-    fn delta_rule(&self, qkv: &Tensor, gates: &Gates<Tensor>, shape: &DeltaRuleShape) -> Result<Tensor, OpError> {
+    fn delta_rule(
+        &self,
+        qkv: &Tensor,
+        gates: &Gates<Tensor>,
+        shape: &DeltaRuleShape,
+    ) -> Result<Tensor, OpError> {
         apply::<Self>(qkv, gates, shape)
     }
 }
@@ -28,7 +33,9 @@ impl Method for Recurrent {
     const NAME: &'static str = "delta-rule-recurrent";
 
     fn group<E: Element>(input: &Input<'_, E>, key_head: usize, out: Vec<Vec<&mut [E]>>) {
-        let DeltaRuleShape { key_dim, value_dim, .. } = input.shape;
+        let DeltaRuleShape {
+            key_dim, value_dim, ..
+        } = input.shape;
         let (mut q, mut k) = (vec![0.0f32; key_dim], vec![0.0f32; key_dim]);
         let (mut scratch, mut rounded) = (Vec::new(), Vec::new());
         for (member, rows) in out.into_iter().enumerate() {
@@ -42,7 +49,10 @@ impl Method for Recurrent {
                 let beta = input.beta.row(token)[head];
                 let v = input.value(token, head, &mut scratch);
                 E::write(row, &mut rounded, |o| {
-                    dispatch(#[inline(always)] || step(&mut state, &mut answer, &q, &k, v, decay, beta, o));
+                    dispatch(
+                        #[inline(always)]
+                        || step(&mut state, &mut answer, &q, &k, v, decay, beta, o),
+                    );
                 });
             }
         }
@@ -52,7 +62,16 @@ impl Method for Recurrent {
 /// `S ← e^g S; u = β (v − Sᵀk); S ← S + k uᵀ; o = Sᵀq`, in two passes over the state.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-fn step(state: &mut [f32], u: &mut [f32], q: &[f32], k: &[f32], v: &[f32], decay: f32, beta: f32, o: &mut [f32]) {
+fn step(
+    state: &mut [f32],
+    u: &mut [f32],
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    decay: f32,
+    beta: f32,
+    o: &mut [f32],
+) {
     let width = v.len();
     u.fill(0.0);
     for (row, k) in state.chunks_exact_mut(width).zip(k) {

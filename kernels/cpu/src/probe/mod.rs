@@ -9,7 +9,9 @@ mod sample;
 
 use std::time::{Duration, Instant};
 
-use deltagate_kernels_api::{Agreement, Backend, Bound, LaunchBackend, OpError, ProbeCase, Refusal, SegmentCalls};
+use deltagate_kernels_api::{
+    Agreement, Backend, Bound, LaunchBackend, OpError, ProbeCase, Refusal, SegmentCalls,
+};
 
 use crate::{Cpu, CpuDtype, ModelShapes, buffer::poisoned};
 
@@ -24,16 +26,39 @@ impl Context {
     /// f32: a few hundred roundings; bf16: a few roundings to 8 bits.
     pub(crate) const fn bound(&self) -> Bound {
         match self.dtype {
-            CpuDtype::F32 => Bound { relative_l2: 1e-5, worst_element: 1e-4 },
-            CpuDtype::Bf16 => Bound { relative_l2: 1e-2, worst_element: 3e-2 },
+            CpuDtype::F32 => Bound {
+                relative_l2: 1e-5,
+                worst_element: 1e-4,
+            },
+            CpuDtype::Bf16 => Bound {
+                relative_l2: 1e-2,
+                worst_element: 3e-2,
+            },
         }
     }
 
     pub(crate) fn loadable(&self) -> Result<(), Refusal> {
-        let ModelShapes { hidden, intermediate, vocabulary, conv_taps, delta_rule: d, attention: a, .. } = self.shapes;
+        let ModelShapes {
+            hidden,
+            intermediate,
+            vocabulary,
+            conv_taps,
+            delta_rule: d,
+            attention: a,
+            ..
+        } = self.shapes;
         let sizes = [
-            hidden, intermediate, vocabulary, conv_taps, d.key_heads, d.value_heads, d.key_dim, d.value_dim, a.heads,
-            a.kv_heads, a.head_dim,
+            hidden,
+            intermediate,
+            vocabulary,
+            conv_taps,
+            d.key_heads,
+            d.value_heads,
+            d.key_dim,
+            d.value_dim,
+            a.heads,
+            a.kv_heads,
+            a.head_dim,
         ];
         if sizes.contains(&0) {
             return Err(Refusal::new("a size of the model is zero"));
@@ -60,7 +85,11 @@ fn clock<R>(op: impl FnOnce() -> Result<R, OpError>) -> Result<Duration, Refusal
     Ok(start.elapsed())
 }
 
-pub(crate) fn check(backend: &Backend<Cpu>, context: &Context, case: &ProbeCase) -> Result<Agreement, Refusal> {
+pub(crate) fn check(
+    backend: &Backend<Cpu>,
+    context: &Context,
+    case: &ProbeCase,
+) -> Result<Agreement, Refusal> {
     match backend {
         Backend::Embed(op) => rowwise::check_embed(&**op, context, case),
         Backend::Norm(op) => rowwise::check_norm(&**op, context, case),
@@ -99,7 +128,11 @@ struct Recorder {
 
 impl Recorder {
     const fn new(count: usize, fails_at: Option<usize>) -> Self {
-        Self { count, fails_at, ran: Vec::new() }
+        Self {
+            count,
+            fails_at,
+            ran: Vec::new(),
+        }
     }
 }
 
@@ -110,7 +143,11 @@ impl SegmentCalls for Recorder {
 
     fn run(&mut self, index: usize) -> Result<(), OpError> {
         self.ran.push(index);
-        if self.fails_at == Some(index) { Err(OpError::Device("asked to fail".to_owned())) } else { Ok(()) }
+        if self.fails_at == Some(index) {
+            Err(OpError::Device("asked to fail".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use deltagate_kernels_api::{
-    AttentionShape, Beta, Candidate, Conv1d, Decay, DeltaRule, DeltaRuleShape, GateWeights, Gates, KernelFamily, LogDecay, Norm, PROBE_LENGTHS,
-    ProbePlan, ProbeStage, probe,
+    AttentionShape, Beta, Candidate, Conv1d, Decay, DeltaRule, DeltaRuleShape, GateWeights, Gates,
+    KernelFamily, LogDecay, Norm, PROBE_LENGTHS, ProbePlan, ProbeStage, probe,
 };
 
 use super::*;
@@ -16,32 +16,92 @@ fn shapes(key_heads: usize, value_heads: usize) -> ModelShapes {
         intermediate: 320,
         vocabulary: 97,
         conv_taps: 4,
-        delta_rule: DeltaRuleShape { key_heads, value_heads, key_dim: 128, value_dim: 128 },
-        attention: AttentionShape { heads: 6, kv_heads: 2, head_dim: 256, rotary_dim: 64, rope_theta: 1e7, epsilon: 1e-6 },
+        delta_rule: DeltaRuleShape {
+            key_heads,
+            value_heads,
+            key_dim: 128,
+            value_dim: 128,
+        },
+        attention: AttentionShape {
+            heads: 6,
+            kv_heads: 2,
+            head_dim: 256,
+            rotary_dim: 64,
+            rope_theta: 1e7,
+            epsilon: 1e-6,
+        },
         epsilon: 1e-6,
     }
 }
 
+/// Sizes that fill no lane, no tile and no block.
+fn odd() -> ModelShapes {
+    ModelShapes {
+        hidden: 50,
+        intermediate: 77,
+        vocabulary: 13,
+        conv_taps: 3,
+        delta_rule: DeltaRuleShape {
+            key_heads: 3,
+            value_heads: 9,
+            key_dim: 24,
+            value_dim: 40,
+        },
+        attention: AttentionShape {
+            heads: 3,
+            kv_heads: 1,
+            head_dim: 20,
+            rotary_dim: 6,
+            rope_theta: 1e4,
+            epsilon: 1e-5,
+        },
+        epsilon: 1e-5,
+    }
+}
+
 fn context(dtype: CpuDtype) -> Context {
-    Context { shapes: shapes(2, 6), dtype }
+    Context {
+        shapes: shapes(2, 6),
+        dtype,
+    }
 }
 
 #[test]
 fn every_candidate_passes_in_both_dtypes() {
     let pool = Pool::new(Some(2)).unwrap();
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
     println!("seed {seed}");
-    let plan = ProbePlan { seed, ..ProbePlan::default() };
+    let plan = ProbePlan {
+        seed,
+        ..ProbePlan::default()
+    };
     let mut seen = Vec::new();
-    for (dtype, shapes) in [(CpuDtype::F32, shapes(2, 6)), (CpuDtype::F32, shapes(4, 4)), (CpuDtype::Bf16, shapes(3, 6))] {
+    for (dtype, shapes) in [
+        (CpuDtype::F32, shapes(2, 6)),
+        (CpuDtype::F32, shapes(4, 4)),
+        (CpuDtype::F32, odd()),
+        (CpuDtype::Bf16, shapes(3, 6)),
+        (CpuDtype::Bf16, odd()),
+    ] {
         for candidate in candidates(&shapes, dtype, &pool) {
             for &family in candidate.families() {
                 let report = probe(candidate.clone() as Arc<dyn Candidate>, family, &plan);
                 println!(
                     "{} {family} {}: L2 {:.1e} worst {:.1e} {:?} {}",
-                    dtype.as_str(), report.backend, report.relative_l2, report.worst_element, report.times, report.reason
+                    dtype.as_str(),
+                    report.backend,
+                    report.relative_l2,
+                    report.worst_element,
+                    report.times,
+                    report.reason
                 );
-                assert!(report.passed && report.stage == ProbeStage::Timed, "seed {seed}: {report:?}");
+                assert!(
+                    report.passed && report.stage == ProbeStage::Timed,
+                    "seed {seed}: {report:?}"
+                );
                 assert_eq!(report.source_digest.len(), 64);
                 seen.push(family);
             }
@@ -54,15 +114,26 @@ fn every_candidate_passes_in_both_dtypes() {
 fn noticed(backend: &Backend<Cpu>) -> Vec<usize> {
     let context = context(CpuDtype::F32);
     let bad = |tokens: &usize| {
-        let case = ProbeCase { tokens: *tokens, seed: 7 };
-        check(backend, &context, &case).and_then(|a| context.bound().allows(&a)).is_err()
+        let case = ProbeCase {
+            tokens: *tokens,
+            seed: 7,
+        };
+        check(backend, &context, &case)
+            .and_then(|a| context.bound().allows(&a))
+            .is_err()
     };
     PROBE_LENGTHS.into_iter().filter(bad).collect()
 }
 
 struct PlainWeightNorm;
 impl Norm<Cpu> for PlainWeightNorm {
-    fn add_norm(&self, x: &mut Tensor, d: Option<&Tensor>, w: &Tensor, epsilon: f64) -> Result<Tensor, OpError> {
+    fn add_norm(
+        &self,
+        x: &mut Tensor,
+        d: Option<&Tensor>,
+        w: &Tensor,
+        epsilon: f64,
+    ) -> Result<Tensor, OpError> {
         let w = (w - 1.0).map_err(crate::space::device)?;
         CpuNorm.add_norm(x, d, &w, epsilon)
     }
@@ -70,7 +141,13 @@ impl Norm<Cpu> for PlainWeightNorm {
 
 struct ForgetsTheResidual;
 impl Norm<Cpu> for ForgetsTheResidual {
-    fn add_norm(&self, x: &mut Tensor, d: Option<&Tensor>, w: &Tensor, epsilon: f64) -> Result<Tensor, OpError> {
+    fn add_norm(
+        &self,
+        x: &mut Tensor,
+        d: Option<&Tensor>,
+        w: &Tensor,
+        epsilon: f64,
+    ) -> Result<Tensor, OpError> {
         let mut copy = x.copy().map_err(crate::space::device)?;
         CpuNorm.add_norm(&mut copy, d, w, epsilon)
     }
@@ -79,7 +156,9 @@ impl Norm<Cpu> for ForgetsTheResidual {
 struct ReversedTaps;
 impl Conv1d<Cpu> for ReversedTaps {
     fn conv1d(&self, x: &Tensor, taps: &Tensor) -> Result<Tensor, OpError> {
-        let taps = taps.index_select(&Tensor::new(&[3u32, 2, 1, 0], taps.device()).unwrap(), 1).unwrap();
+        let taps = taps
+            .index_select(&Tensor::new(&[3u32, 2, 1, 0], taps.device()).unwrap(), 1)
+            .unwrap();
         CpuConv1d.conv1d(x, &taps)
     }
 }
@@ -90,15 +169,25 @@ impl DeltaRule<Cpu> for NoCarry {
     fn gates(&self, ba: &Tensor, w: &GateWeights<'_, Cpu>) -> Result<Gates<Tensor>, OpError> {
         Chunked.gates(ba, w)
     }
-    fn delta_rule(&self, qkv: &Tensor, gates: &Gates<Tensor>, shape: &DeltaRuleShape) -> Result<Tensor, OpError> {
-        let Decay::Log(decay) = &gates.decay else { panic!("log") };
+    fn delta_rule(
+        &self,
+        qkv: &Tensor,
+        gates: &Gates<Tensor>,
+        shape: &DeltaRuleShape,
+    ) -> Result<Tensor, OpError> {
+        let Decay::Log(decay) = &gates.decay else {
+            panic!("log")
+        };
         let tokens = qkv.dims()[0];
         let parts: Vec<Tensor> = (0..tokens)
             .step_by(64)
             .map(|start| {
                 let n = 64.min(tokens - start);
                 let cut = |t: &Tensor| t.narrow(0, start, n).unwrap();
-                let gates = Gates { decay: Decay::Log(LogDecay(cut(&decay.0))), beta: Beta(cut(&gates.beta.0)) };
+                let gates = Gates {
+                    decay: Decay::Log(LogDecay(cut(&decay.0))),
+                    beta: Beta(cut(&gates.beta.0)),
+                };
                 Chunked.delta_rule(&cut(qkv), &gates, shape).unwrap()
             })
             .collect();
@@ -136,10 +225,19 @@ impl LaunchBackend for GoesOn {
 fn broken_ops_are_noticed() {
     assert!(noticed(&Backend::Norm(Arc::new(CpuNorm))).is_empty());
     assert_eq!(noticed(&Backend::Norm(Arc::new(PlainWeightNorm))), PROBE_LENGTHS);
-    assert_eq!(noticed(&Backend::Norm(Arc::new(ForgetsTheResidual))), PROBE_LENGTHS);
+    assert_eq!(
+        noticed(&Backend::Norm(Arc::new(ForgetsTheResidual))),
+        PROBE_LENGTHS
+    );
     assert_eq!(noticed(&Backend::Conv1d(Arc::new(ReversedTaps))), PROBE_LENGTHS);
-    assert_eq!(noticed(&Backend::Conv1d(Arc::new(SkipsTheLastRow))), PROBE_LENGTHS);
-    assert_eq!(noticed(&Backend::DeltaRule(Arc::new(NoCarry))), [65, 127, 128, 136, 523]);
+    assert_eq!(
+        noticed(&Backend::Conv1d(Arc::new(SkipsTheLastRow))),
+        PROBE_LENGTHS
+    );
+    assert_eq!(
+        noticed(&Backend::DeltaRule(Arc::new(NoCarry))),
+        [65, 127, 128, 136, 523]
+    );
     assert_eq!(noticed(&Backend::Launch(Arc::new(Backwards))), PROBE_LENGTHS[1..]);
     assert!(noticed(&Backend::Launch(Arc::new(GoesOn))).contains(&136));
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use deltagate_kernels_api::{
-    Attention, Backend, Bindable, BindingReport, BindingState, Conv1d, DeltaRule, Embed, GatedNorm, KernelFamily,
-    LaunchBackend, Mlp, Norm, Projection, Readout, Space,
+    Attention, Backend, Bindable, BindingReport, BindingState, Conv1d, DeltaRule, Embed, GatedNorm,
+    KernelFamily, LaunchBackend, Mlp, Norm, Projection, Readout, Space,
 };
 
 pub(super) struct Bound<S: Space> {
@@ -25,12 +25,17 @@ impl<S: Space> Bound<S> {
     /// The objects behind a report; none unless every family is bound.
     pub(super) fn new(report: &BindingReport, candidates: &[Arc<dyn Bindable<S>>]) -> Option<Self> {
         let backend = |family: KernelFamily| {
-            let binding = report.binding(family).filter(|b| b.state == BindingState::Bound)?;
+            let binding = report
+                .binding(family)
+                .filter(|b| b.state == BindingState::Bound)?;
             // The digest, too: the object must be what was probed.
             let probed = |c: &&Arc<dyn Bindable<S>>| {
                 c.identity().name == binding.backend && c.identity().source_digest == binding.source_digest
             };
-            candidates.iter().filter(probed).find_map(|candidate| candidate.backend(family))
+            candidates
+                .iter()
+                .filter(probed)
+                .find_map(|candidate| candidate.backend(family))
         };
         macro_rules! bound {
             ($family:ident) => {
@@ -40,7 +45,12 @@ impl<S: Space> Bound<S> {
                 }
             };
         }
-        let name = |family| report.binding(family).map_or("", |binding| binding.backend.as_str()).into();
+        let name = |family| {
+            report
+                .binding(family)
+                .map_or("", |binding| binding.backend.as_str())
+                .into()
+        };
         Some(Self {
             embed: bound!(Embed),
             norm: bound!(Norm),

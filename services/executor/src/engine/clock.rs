@@ -29,7 +29,14 @@ const fn index(family: KernelFamily) -> usize {
 
 impl Clock {
     /// Adds calls of a family that ran from `start` to `end`.
-    pub(super) fn add(&mut self, family: KernelFamily, start: Instant, end: Instant, busy: Duration, launches: u64) {
+    pub(super) fn add(
+        &mut self,
+        family: KernelFamily,
+        start: Instant,
+        end: Instant,
+        busy: Duration,
+        launches: u64,
+    ) {
         let entry = self.entries[index(family)].get_or_insert(Entry {
             first_start: start,
             last_end: end,

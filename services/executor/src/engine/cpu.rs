@@ -22,13 +22,19 @@ pub(super) struct CpuDevice {
 
 impl CpuDevice {
     pub(super) fn open(config: &ModelConfig, settings: &EngineSettings) -> Result<Self, EngineError> {
-        let pool = Pool::new(settings.threads).map_err(|error| EngineError::Device { reason: error.to_string() })?;
+        let pool = Pool::new(settings.threads).map_err(|error| EngineError::Device {
+            reason: error.to_string(),
+        })?;
         let dtype = match settings.dtype {
             Dtype::F32 => CpuDtype::F32,
             Dtype::Bf16 => CpuDtype::Bf16,
         };
         let candidates = candidates(&shapes(config), dtype, &pool);
-        Ok(Self { pool, loader: Loader::new(dtype), candidates })
+        Ok(Self {
+            pool,
+            loader: Loader::new(dtype),
+            candidates,
+        })
     }
 }
 
@@ -61,11 +67,15 @@ impl Device for CpuDevice {
     }
 
     fn matrix(&self, parts: &[TensorView<'_>], inputs: usize) -> Result<Matrix, String> {
-        self.pool.run(|| self.loader.matrix(parts, inputs)).map_err(|error| error.to_string())
+        self.pool
+            .run(|| self.loader.matrix(parts, inputs))
+            .map_err(|error| error.to_string())
     }
 
     fn table(&self, view: &TensorView<'_>, rows: usize, columns: usize) -> Result<Tensor, String> {
-        self.pool.run(|| self.loader.table(view, rows, columns)).map_err(|error| error.to_string())
+        self.pool
+            .run(|| self.loader.table(view, rows, columns))
+            .map_err(|error| error.to_string())
     }
 
     fn vector(&self, view: &TensorView<'_>, n: usize) -> Result<Tensor, String> {
@@ -73,7 +83,9 @@ impl Device for CpuDevice {
     }
 
     fn taps(&self, view: &TensorView<'_>, channels: usize, taps: usize) -> Result<Tensor, String> {
-        self.loader.taps(view, channels, taps).map_err(|error| error.to_string())
+        self.loader
+            .taps(view, channels, taps)
+            .map_err(|error| error.to_string())
     }
 
     fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {

@@ -28,16 +28,30 @@ pub(super) trait Device: Send {
     fn candidates(&self) -> &[Arc<dyn Bindable<Self::Space>>];
 
     /// `[N_i, inputs]` matrices, fused one below the other.
-    fn matrix(&self, parts: &[TensorView<'_>], inputs: usize) -> Result<<Self::Space as Space>::Matrix, String>;
+    fn matrix(
+        &self,
+        parts: &[TensorView<'_>],
+        inputs: usize,
+    ) -> Result<<Self::Space as Space>::Matrix, String>;
 
     /// A table that is read row by row.
-    fn table(&self, view: &TensorView<'_>, rows: usize, columns: usize) -> Result<<Self::Space as Space>::Tensor, String>;
+    fn table(
+        &self,
+        view: &TensorView<'_>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<<Self::Space as Space>::Tensor, String>;
 
     /// A small f32 weight.
     fn vector(&self, view: &TensorView<'_>, n: usize) -> Result<<Self::Space as Space>::Tensor, String>;
 
     /// Taps of a depthwise convolution: `[C, 1, K]` in the file.
-    fn taps(&self, view: &TensorView<'_>, channels: usize, taps: usize) -> Result<<Self::Space as Space>::Tensor, String>;
+    fn taps(
+        &self,
+        view: &TensorView<'_>,
+        channels: usize,
+        taps: usize,
+    ) -> Result<<Self::Space as Space>::Tensor, String>;
 
     /// Runs `f` where the kernels of this device are to be called.
     fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R;

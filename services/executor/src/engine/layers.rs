@@ -93,7 +93,10 @@ impl LayerPlan {
     pub fn new(config: &ModelConfig) -> Self {
         let layers = config.layers.len();
         let last = layers.saturating_sub(1);
-        let mut calls = vec![PlannedCall { layer: 0, call: OpCall::Embed }];
+        let mut calls = vec![PlannedCall {
+            layer: 0,
+            call: OpCall::Embed,
+        }];
         for (layer, kind) in config.layers.iter().enumerate() {
             let mut add = |call| calls.push(PlannedCall { layer, call });
             add(OpCall::Norm(NormAt::Mixer(layer)));
@@ -113,8 +116,14 @@ impl LayerPlan {
             add(OpCall::Norm(NormAt::Mlp(layer)));
             add(OpCall::Mlp(layer));
         }
-        calls.push(PlannedCall { layer: last, call: OpCall::Norm(NormAt::Final) });
-        calls.push(PlannedCall { layer: last, call: OpCall::Readout });
+        calls.push(PlannedCall {
+            layer: last,
+            call: OpCall::Norm(NormAt::Final),
+        });
+        calls.push(PlannedCall {
+            layer: last,
+            call: OpCall::Readout,
+        });
         Self { calls, layers }
     }
 
@@ -137,7 +146,10 @@ impl LayerPlan {
             let layers = index * self.layers / count..(index + 1) * self.layers / count;
             let beyond = |planned: &PlannedCall| planned.layer >= layers.end && index + 1 < count;
             let calls = first_call
-                ..self.calls[first_call..].iter().position(beyond).map_or(self.calls.len(), |at| first_call + at);
+                ..self.calls[first_call..]
+                    .iter()
+                    .position(beyond)
+                    .map_or(self.calls.len(), |at| first_call + at);
             first_call = calls.end;
             Segment { layers, calls }
         };

@@ -36,11 +36,23 @@ fn calls_stand_in_the_order_of_the_model() {
 fn segments_cover_every_call_once_and_in_order() {
     let mut config = config();
     for layers in [1, 3, 8, 24, 64] {
-        config.layers = (0..layers).map(|i| if i % 4 == 3 { LayerKind::FullAttention } else { LayerKind::LinearAttention }).collect();
+        config.layers = (0..layers)
+            .map(|i| {
+                if i % 4 == 3 {
+                    LayerKind::FullAttention
+                } else {
+                    LayerKind::LinearAttention
+                }
+            })
+            .collect();
         let plan = LayerPlan::new(&config);
         for (tokens, expected) in [(1, 1), (512, 1), (513, 4), (2048, 4), (2500, 5), (100_000, 8)] {
             let segments = plan.segments(tokens, 512, 8);
-            assert_eq!(segments.len(), expected.min(layers), "{tokens} tokens, {layers} layers");
+            assert_eq!(
+                segments.len(),
+                expected.min(layers),
+                "{tokens} tokens, {layers} layers"
+            );
             let (mut call, mut layer) = (0, 0);
             for segment in &segments {
                 assert_eq!((segment.calls.start, segment.layers.start), (call, layer));

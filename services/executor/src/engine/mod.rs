@@ -147,7 +147,9 @@ impl Engine {
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
         let device = cpu::CpuDevice::open(source.config(), settings)?;
-        Ok(Self { runtime: Box::new(runtime::ModelRuntime::load(device, source, settings, progress)?) })
+        Ok(Self {
+            runtime: Box::new(runtime::ModelRuntime::load(device, source, settings, progress)?),
+        })
     }
 
     /// The device.
@@ -192,7 +194,9 @@ impl Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("device", &self.runtime.device()).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("device", &self.runtime.device())
+            .finish_non_exhaustive()
     }
 }
 

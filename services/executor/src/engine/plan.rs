@@ -56,7 +56,11 @@ impl SequencePlan {
 }
 
 /// Refuses what this model cannot run.
-pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, has_output_embedding: bool) -> Result<(), EngineError> {
+pub(super) fn validate(
+    plan: &ForwardPlan,
+    config: &ModelConfig,
+    has_output_embedding: bool,
+) -> Result<(), EngineError> {
     if plan.sequences.is_empty() {
         return Err(invalid("sequences".to_owned(), "there is none"));
     }
@@ -64,7 +68,10 @@ pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, has_output_embe
         let field = |name: &str| format!("sequences[{index}].{name}");
         let tokens = sequence.token_ids.len();
         if tokens == 0 || tokens > config.max_position_embeddings {
-            let reason = format!("{tokens} tokens, 1 to {} can be run", config.max_position_embeddings);
+            let reason = format!(
+                "{tokens} tokens, 1 to {} can be run",
+                config.max_position_embeddings
+            );
             return Err(invalid(field("token_ids"), reason));
         }
         let known = |id: &u32| (*id as usize) < config.vocab_size;
@@ -95,5 +102,8 @@ pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, has_output_embe
 }
 
 fn invalid(field: String, reason: impl Into<String>) -> EngineError {
-    EngineError::InvalidPlan { field, reason: reason.into() }
+    EngineError::InvalidPlan {
+        field,
+        reason: reason.into(),
+    }
 }

@@ -6,8 +6,8 @@ use deltagate_checkpoint::ModelConfig;
 use deltagate_kernels_api::{BindingReport, KernelFamily, OpError, Preferences};
 
 use super::{
-    DeviceIdentity, EngineError, EngineSettings, ForwardObserver, ForwardOutput, ForwardPlan, LayerPlan, LoadProgress,
-    OutputRow, Runtime, Segment, SegmentDone, SequencePlan, TensorSource,
+    DeviceIdentity, EngineError, EngineSettings, ForwardObserver, ForwardOutput, ForwardPlan, LayerPlan,
+    LoadProgress, OutputRow, Runtime, Segment, SegmentDone, SequencePlan, TensorSource,
     binding::Bound,
     clock::Clock,
     device::Device,
@@ -86,13 +86,21 @@ impl<D: Device> ModelRuntime<D> {
             if run.ran == calls.len() {
                 return Ok(());
             }
-            Err(OpError::Device(format!("{} of {} calls were launched", run.ran, calls.len())))
+            Err(OpError::Device(format!(
+                "{} of {} calls were launched",
+                run.ran,
+                calls.len()
+            )))
         });
         launched.map_err(|error| match error {
             OpError::DeviceLost(reason) => EngineError::Poisoned { reason },
             error => {
                 let family = run.failed.unwrap_or(KernelFamily::Launch);
-                EngineError::Kernel { family, backend: bound.name(family).to_string(), reason: error.to_string() }
+                EngineError::Kernel {
+                    family,
+                    backend: bound.name(family).to_string(),
+                    reason: error.to_string(),
+                }
             }
         })?;
         let mut clock = run.clock;
@@ -113,9 +121,17 @@ impl<D: Device> ModelRuntime<D> {
     where
         D: Sync,
     {
-        let bound = self.bound.as_ref().ok_or_else(|| EngineError::NotBound { reasons: refusals(&self.report) })?;
-        let EngineSettings { segment_tokens, max_segments, .. } = self.settings;
-        let segments = self.plan.segments(sequence.token_ids.len(), segment_tokens, max_segments);
+        let bound = self.bound.as_ref().ok_or_else(|| EngineError::NotBound {
+            reasons: refusals(&self.report),
+        })?;
+        let EngineSettings {
+            segment_tokens,
+            max_segments,
+            ..
+        } = self.settings;
+        let segments = self
+            .plan
+            .segments(sequence.token_ids.len(), segment_tokens, max_segments);
         let mut pass = Pass::new(sequence, causal);
         for (number, segment) in segments.iter().enumerate() {
             let (clock, start, end) = self.segment(bound, &mut pass, segment)?;
@@ -144,7 +160,9 @@ impl<D: Device> ModelRuntime<D> {
         pass: Pass<'_, D::Space>,
         bound: &Bound<D::Space>,
     ) -> Result<Vec<OutputRow>, EngineError> {
-        let positions = sequence.positions().unwrap_or_else(|| (0..sequence.token_ids.len() as u32).collect());
+        let positions = sequence
+            .positions()
+            .unwrap_or_else(|| (0..sequence.token_ids.len() as u32).collect());
         let width = match &sequence.projection {
             super::Projection::Hidden => self.config.hidden_size,
             super::Projection::OutputEmbedding(ids) => ids.len(),
@@ -153,13 +171,20 @@ impl<D: Device> ModelRuntime<D> {
         if rows.len() != positions.len() || rows.iter().any(|row| row.len() != width) {
             let family = KernelFamily::Readout;
             let reason = "the readout has another shape than asked for".to_owned();
-            return Err(EngineError::Kernel { family, backend: bound.name(family).to_string(), reason });
+            return Err(EngineError::Kernel {
+                family,
+                backend: bound.name(family).to_string(),
+                reason,
+            });
         }
         let rows = positions.into_iter().zip(rows).map(|(position, values)| {
             if values.iter().all(|value| value.is_finite()) {
                 Ok(OutputRow { position, values })
             } else {
-                Err(EngineError::NotFinite { sequence: index, position })
+                Err(EngineError::NotFinite {
+                    sequence: index,
+                    position,
+                })
             }
         });
         rows.collect()
@@ -183,7 +208,9 @@ impl<D: Device + Sync> Runtime for ModelRuntime<D> {
         let report = probed.negotiate(preferences);
         let Some(bound) = Bound::new(&report, self.device.candidates()) else {
             note_refused(&mut self.report, &report);
-            return Err(EngineError::NotBound { reasons: refusals(&report) });
+            return Err(EngineError::NotBound {
+                reasons: refusals(&report),
+            });
         };
         self.bound = Some(bound);
         self.report = report;
@@ -204,7 +231,8 @@ impl<D: Device + Sync> Runtime for ModelRuntime<D> {
         plan: &ForwardPlan,
         observer: &mut dyn ForwardObserver,
     ) -> Result<ForwardOutput, EngineError> {
-        self.is_bound().map_err(|reasons| EngineError::NotBound { reasons })?;
+        self.is_bound()
+            .map_err(|reasons| EngineError::NotBound { reasons })?;
         validate(plan, &self.config, self.weights.output_embedding.is_some())?;
         let start = Instant::now();
         let mut totals = Clock::default();
@@ -218,6 +246,11 @@ impl<D: Device + Sync> Runtime for ModelRuntime<D> {
             Some(bound) => totals.spans(|family| bound.name(family)),
             None => Vec::new(),
         };
-        Ok(ForwardOutput { sequences, kernels, start, end })
+        Ok(ForwardOutput {
+            sequences,
+            kernels,
+            start,
+            end,
+        })
     }
 }

@@ -53,7 +53,16 @@ pub(super) struct Pass<'a, S: Space> {
 
 impl<'a, S: Space> Pass<'a, S> {
     pub(super) const fn new(sequence: &'a SequencePlan, causal: bool) -> Self {
-        Self { sequence, causal, x: None, delta: None, normed: None, fused: None, mixed: None, rows: None }
+        Self {
+            sequence,
+            causal,
+            x: None,
+            delta: None,
+            normed: None,
+            fused: None,
+            mixed: None,
+            rows: None,
+        }
     }
 
     /// The readout, once the last call has run.
@@ -85,7 +94,10 @@ impl<S: Space> SegmentCalls for Calls<'_, '_, S> {
         // A launch backend that skips or repeats a call would compute something else.
         let planned = self.calls.get(index).filter(|_| index == self.ran);
         let Some(&PlannedCall { call, .. }) = planned else {
-            return Err(OpError::Device(format!("call {index} was launched instead of {}", self.ran)));
+            return Err(OpError::Device(format!(
+                "call {index} was launched instead of {}",
+                self.ran
+            )));
         };
         let family = call.family();
         let start = Instant::now();
@@ -141,7 +153,13 @@ impl<S: Space> Calls<'_, '_, S> {
                 let qkv = pass.mixed.take().ok_or_else(|| missing("the convolution"))?;
                 let from = shape.qkv_columns() + shape.value_columns();
                 let ba = S::columns(fused, from..from + 2 * shape.value_heads)?;
-                let gates = bound.delta_rule.gates(&ba, &GateWeights { a_log: &w.a_log, dt_bias: &w.dt_bias })?;
+                let gates = bound.delta_rule.gates(
+                    &ba,
+                    &GateWeights {
+                        a_log: &w.a_log,
+                        dt_bias: &w.dt_bias,
+                    },
+                )?;
                 pass.mixed = Some(bound.delta_rule.delta_rule(&qkv, &gates, &shape)?);
                 return Ok(2);
             }
@@ -157,11 +175,21 @@ impl<S: Space> Calls<'_, '_, S> {
             OpCall::Attention(index) => {
                 let w = attention(&layer(index)?.mixer)?;
                 let fused = pass.fused.take().ok_or_else(|| missing("the projection"))?;
-                let norms = AttentionWeights { q_norm: &w.q_norm, k_norm: &w.k_norm };
-                pass.mixed = Some(bound.attention.attention(&fused, &norms, &sizes.attention, pass.causal)?);
+                let norms = AttentionWeights {
+                    q_norm: &w.q_norm,
+                    k_norm: &w.k_norm,
+                };
+                pass.mixed = Some(bound.attention.attention(
+                    &fused,
+                    &norms,
+                    &sizes.attention,
+                    pass.causal,
+                )?);
             }
             OpCall::KeepRows => {
-                let Some(positions) = pass.sequence.positions() else { return Ok(0) };
+                let Some(positions) = pass.sequence.positions() else {
+                    return Ok(0);
+                };
                 let x = pass.x.take().ok_or_else(|| missing("the residual"))?;
                 let mixed = pass.mixed.take().ok_or_else(|| missing("the mixer"))?;
                 pass.x = Some(S::rows(&x, &positions)?);

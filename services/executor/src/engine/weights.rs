@@ -81,8 +81,16 @@ pub(super) fn load<D: Device>(
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<ModelWeights<D::Space>, EngineError> {
     let config = source.config();
-    let head = source.output_embedding().map_err(|reason| failed("lm_head.weight", reason))?;
-    let mut reader = Reader { device, source, progress, done: 0, total: 0 };
+    let head = source
+        .output_embedding()
+        .map_err(|reason| failed("lm_head.weight", reason))?;
+    let mut reader = Reader {
+        device,
+        source,
+        progress,
+        done: 0,
+        total: 0,
+    };
     let embedding = reader.view("embed_tokens.weight")?;
     // The same bytes are the same tensor: it is put on the device once.
     let own_head = head.filter(|head| head.bytes.as_ptr() != embedding.bytes.as_ptr());
@@ -90,23 +98,36 @@ pub(super) fn load<D: Device>(
     for (name, _) in deltagate_checkpoint::backbone_tensors(config) {
         reader.total += reader.view(&name)?.bytes.len() as u64;
     }
-    (reader.progress)(LoadProgress { done_bytes: 0, total_bytes: reader.total });
+    (reader.progress)(LoadProgress {
+        done_bytes: 0,
+        total_bytes: reader.total,
+    });
 
     let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
     let embedding = reader.table("embed_tokens.weight", &embedding, vocabulary, hidden)?;
     let layers = config.layers.iter().enumerate();
-    let layers = layers.map(|(index, kind)| reader.layer(config, index, *kind)).collect::<Result<Vec<_>, _>>()?;
+    let layers = layers
+        .map(|(index, kind)| reader.layer(config, index, *kind))
+        .collect::<Result<Vec<_>, _>>()?;
     let final_norm = reader.vector("norm.weight", hidden)?;
     let output_embedding = match (head, own_head) {
         (None, _) => None,
         (Some(_), None) => Some(embedding.clone()),
         (Some(_), Some(own)) => Some(reader.table("lm_head.weight", &own, vocabulary, hidden)?),
     };
-    Ok(ModelWeights { embedding, layers, final_norm, output_embedding })
+    Ok(ModelWeights {
+        embedding,
+        layers,
+        final_norm,
+        output_embedding,
+    })
 }
 
 fn failed(name: &str, reason: String) -> EngineError {
-    EngineError::Tensor { name: name.to_owned(), reason }
+    EngineError::Tensor {
+        name: name.to_owned(),
+        reason,
+    }
 }
 
 type Tensor<D> = <<D as Device>::Space as Space>::Tensor;
@@ -119,31 +140,57 @@ impl<'a, D: Device> Reader<'a, D> {
 
     fn count(&mut self, views: &[TensorView<'_>]) {
         self.done += views.iter().map(|view| view.bytes.len() as u64).sum::<u64>();
-        (self.progress)(LoadProgress { done_bytes: self.done, total_bytes: self.total });
+        (self.progress)(LoadProgress {
+            done_bytes: self.done,
+            total_bytes: self.total,
+        });
     }
 
-    fn table(&mut self, name: &str, view: &TensorView<'_>, rows: usize, columns: usize) -> Result<Tensor<D>, EngineError> {
-        let table = self.device.table(view, rows, columns).map_err(|reason| failed(name, reason))?;
+    fn table(
+        &mut self,
+        name: &str,
+        view: &TensorView<'_>,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Tensor<D>, EngineError> {
+        let table = self
+            .device
+            .table(view, rows, columns)
+            .map_err(|reason| failed(name, reason))?;
         self.count(std::slice::from_ref(view));
         Ok(table)
     }
 
     fn vector(&mut self, name: &str, n: usize) -> Result<Tensor<D>, EngineError> {
         let view = self.view(name)?;
-        let vector = self.device.vector(&view, n).map_err(|reason| failed(name, reason))?;
+        let vector = self
+            .device
+            .vector(&view, n)
+            .map_err(|reason| failed(name, reason))?;
         self.count(&[view]);
         Ok(vector)
     }
 
     fn matrix(&mut self, names: &[String], inputs: usize) -> Result<Matrix<D>, EngineError> {
-        let views = names.iter().map(|name| self.view(name)).collect::<Result<Vec<_>, _>>()?;
+        let views = names
+            .iter()
+            .map(|name| self.view(name))
+            .collect::<Result<Vec<_>, _>>()?;
         let first = names.first().map_or("", String::as_str);
-        let matrix = self.device.matrix(&views, inputs).map_err(|reason| failed(first, reason))?;
+        let matrix = self
+            .device
+            .matrix(&views, inputs)
+            .map_err(|reason| failed(first, reason))?;
         self.count(&views);
         Ok(matrix)
     }
 
-    fn layer(&mut self, config: &ModelConfig, index: usize, kind: LayerKind) -> Result<LayerWeights<D::Space>, EngineError> {
+    fn layer(
+        &mut self,
+        config: &ModelConfig,
+        index: usize,
+        kind: LayerKind,
+    ) -> Result<LayerWeights<D::Space>, EngineError> {
         let name = |part: &str| format!("layers.{index}.{part}.weight");
         let hidden = config.hidden_size;
         Ok(LayerWeights {
@@ -158,13 +205,25 @@ impl<'a, D: Device> Reader<'a, D> {
         })
     }
 
-    fn delta_rule(&mut self, config: &ModelConfig, index: usize) -> Result<DeltaRuleWeights<D::Space>, EngineError> {
+    fn delta_rule(
+        &mut self,
+        config: &ModelConfig,
+        index: usize,
+    ) -> Result<DeltaRuleWeights<D::Space>, EngineError> {
         let name = |part: &str| format!("layers.{index}.linear_attn.{part}");
         let shape = delta_rule_shape(config);
-        let inputs = ["in_proj_qkv.weight", "in_proj_z.weight", "in_proj_b.weight", "in_proj_a.weight"].map(name);
+        let inputs = [
+            "in_proj_qkv.weight",
+            "in_proj_z.weight",
+            "in_proj_b.weight",
+            "in_proj_a.weight",
+        ]
+        .map(name);
         let taps_name = name("conv1d.weight");
         let taps = self.view(&taps_name)?;
-        let on_device = self.device.taps(&taps, shape.qkv_columns(), config.linear_conv_kernel_dim);
+        let on_device = self
+            .device
+            .taps(&taps, shape.qkv_columns(), config.linear_conv_kernel_dim);
         let on_device = on_device.map_err(|reason| failed(&taps_name, reason))?;
         self.count(&[taps]);
         Ok(DeltaRuleWeights {
@@ -177,7 +236,11 @@ impl<'a, D: Device> Reader<'a, D> {
         })
     }
 
-    fn attention(&mut self, config: &ModelConfig, index: usize) -> Result<FullAttentionWeights<D::Space>, EngineError> {
+    fn attention(
+        &mut self,
+        config: &ModelConfig,
+        index: usize,
+    ) -> Result<FullAttentionWeights<D::Space>, EngineError> {
         let name = |part: &str| format!("layers.{index}.self_attn.{part}.weight");
         let shape = attention_shape(config);
         Ok(FullAttentionWeights {

@@ -7,11 +7,18 @@ use deltagate_kernels_api::Random;
 use deltagate_kernels_weights::{Dtype as FileDtype, TensorView};
 
 use crate::engine::{
-    Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone, SequencePlan, TensorSource,
+    Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone,
+    SequencePlan, TensorSource,
 };
 
 pub(crate) fn config() -> ModelConfig {
-    let kind = |i: usize| if i % 4 == 3 { LayerKind::FullAttention } else { LayerKind::LinearAttention };
+    let kind = |i: usize| {
+        if i % 4 == 3 {
+            LayerKind::FullAttention
+        } else {
+            LayerKind::LinearAttention
+        }
+    };
     ModelConfig {
         hidden_size: 48,
         intermediate_size: 64,
@@ -45,11 +52,22 @@ impl Memory {
         let mut tensors = BTreeMap::new();
         for (index, (name, shape)) in backbone_tensors(&config).into_iter().enumerate() {
             let count = shape.iter().product();
-            let range = if shape.len() == 2 { (3.0 / shape[1] as f64).sqrt() } else { 0.4 };
+            let range = if shape.len() == 2 {
+                (3.0 / shape[1] as f64).sqrt()
+            } else {
+                0.4
+            };
             let values = Random::new(index as u64).values(count, -range, range);
-            tensors.insert(name, (shape, values.iter().flat_map(|v| v.to_le_bytes()).collect()));
+            tensors.insert(
+                name,
+                (shape, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            );
         }
-        Self { config, tensors, head: Some("embed_tokens.weight") }
+        Self {
+            config,
+            tensors,
+            head: Some("embed_tokens.weight"),
+        }
     }
 
     pub(super) fn set_first(&mut self, name: &str, value: f32) {
@@ -65,8 +83,16 @@ impl TensorSource for Memory {
     }
 
     fn tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
-        let (name, (shape, bytes)) = self.tensors.get_key_value(name).ok_or("there is no such tensor")?;
-        Ok(TensorView { name, dtype: FileDtype::F32, shape, bytes })
+        let (name, (shape, bytes)) = self
+            .tensors
+            .get_key_value(name)
+            .ok_or("there is no such tensor")?;
+        Ok(TensorView {
+            name,
+            dtype: FileDtype::F32,
+            shape,
+            bytes,
+        })
     }
 
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
@@ -75,7 +101,11 @@ impl TensorSource for Memory {
 }
 
 pub(super) fn settings() -> EngineSettings {
-    EngineSettings { threads: Some(2), segment_tokens: 64, ..EngineSettings::default() }
+    EngineSettings {
+        threads: Some(2),
+        segment_tokens: 64,
+        ..EngineSettings::default()
+    }
 }
 
 pub(super) fn engine() -> Engine {
@@ -88,11 +118,18 @@ pub(super) fn load(source: &Memory, settings: &EngineSettings) -> Engine {
 
 pub(super) fn sequence(tokens: usize, rows: RowSelection) -> SequencePlan {
     let token_ids = (0..tokens).map(|i| (i * 7 + 3) as u32 % 101).collect();
-    SequencePlan { token_ids, rows, projection: Projection::Hidden }
+    SequencePlan {
+        token_ids,
+        rows,
+        projection: Projection::Hidden,
+    }
 }
 
 pub(super) fn plan(sequences: Vec<SequencePlan>) -> ForwardPlan {
-    ForwardPlan { sequences, noncausal_full_attention: false }
+    ForwardPlan {
+        sequences,
+        noncausal_full_attention: false,
+    }
 }
 
 /// Writes down what it is told, and cancels after so many segments.
@@ -105,12 +142,25 @@ pub(super) struct Watcher {
 impl ForwardObserver for Watcher {
     fn segment(&mut self, event: &SegmentDone) -> ControlFlow<()> {
         self.events.push(event.clone());
-        if self.cancel_after.is_some_and(|n| self.events.len() >= n) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.cancel_after.is_some_and(|n| self.events.len() >= n) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 
 /// Rows of the first sequence.
 pub(super) fn rows(engine: &mut Engine, sequence: SequencePlan) -> Vec<Vec<f32>> {
-    let output = engine.forward(&plan(vec![sequence]), &mut Watcher::default()).expect("it runs");
-    output.sequences.into_iter().next().expect("a sequence").into_iter().map(|row| row.values).collect()
+    let output = engine
+        .forward(&plan(vec![sequence]), &mut Watcher::default())
+        .expect("it runs");
+    output
+        .sequences
+        .into_iter()
+        .next()
+        .expect("a sequence")
+        .into_iter()
+        .map(|row| row.values)
+        .collect()
 }

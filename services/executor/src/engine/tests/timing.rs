@@ -40,7 +40,10 @@ fn four_layers_of_the_0_8b() {
         }
         println!("{tokens} tokens: {:?}", best.end - best.start);
         for kernel in &best.kernels {
-            println!("  {} {}: {:?}, {} launches", kernel.family, kernel.backend, kernel.busy, kernel.launches);
+            println!(
+                "  {} {}: {:?}, {} launches",
+                kernel.family, kernel.backend, kernel.busy, kernel.launches
+            );
         }
     }
 }
