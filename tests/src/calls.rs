@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use deltagate_mesh::ServiceError;
 use deltagate_proto::v1::{
-    CapabilityServiceGetRequest, CapabilityServiceGetResponse, CapabilitySnapshot, ClassifyRequest, ClassifyResponse,
-    DecideReadinessRequest, DecideReadinessResponse, DescribeRequest, DescribeResponse, IssuePermitRequest,
-    KernelBinding, KernelFamily, SignedPermit, capability_service_client::CapabilityServiceClient,
-    classifier_service_client::ClassifierServiceClient, executor_service_client::ExecutorServiceClient,
-    policy_service_client::PolicyServiceClient,
+    CapabilityServiceGetRequest, CapabilityServiceGetResponse, CapabilitySnapshot, ClassifyRequest,
+    ClassifyResponse, DecideReadinessRequest, DecideReadinessResponse, DescribeRequest, DescribeResponse,
+    IssuePermitRequest, KernelBinding, KernelFamily, SignedPermit,
+    capability_service_client::CapabilityServiceClient, classifier_service_client::ClassifierServiceClient,
+    executor_service_client::ExecutorServiceClient, policy_service_client::PolicyServiceClient,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
@@ -19,7 +19,9 @@ use tonic::{
     Status,
     transport::{Channel, Endpoint},
 };
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::{cluster::Service, ports::url};
 
@@ -29,7 +31,10 @@ const SHORT: Duration = Duration::from_secs(3);
 /// A channel that connects when it is first used.
 pub fn channel(port: u16) -> Result<Channel, Status> {
     let endpoint = Endpoint::from_shared(url(port)).map_err(|e| Status::internal(e.to_string()))?;
-    Ok(endpoint.connect_timeout(Duration::from_secs(1)).tcp_nodelay(true).connect_lazy())
+    Ok(endpoint
+        .connect_timeout(Duration::from_secs(1))
+        .tcp_nodelay(true)
+        .connect_lazy())
 }
 
 async fn bounded<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
@@ -55,8 +60,13 @@ pub async fn capabilities(capability: u16) -> Result<CapabilityServiceGetRespons
 /// The snapshot of the only executor in the registry.
 pub async fn snapshot(capability: u16) -> anyhow::Result<CapabilitySnapshot> {
     let view = capabilities(capability).await?;
-    let [executor] = &view.executors[..] else { anyhow::bail!("{} executors", view.executors.len()) };
-    executor.snapshot.clone().ok_or_else(|| anyhow::anyhow!("an entry without a snapshot"))
+    let [executor] = &view.executors[..] else {
+        anyhow::bail!("{} executors", view.executors.len())
+    };
+    executor
+        .snapshot
+        .clone()
+        .ok_or_else(|| anyhow::anyhow!("an entry without a snapshot"))
 }
 
 /// What an executor says of itself.
@@ -65,7 +75,11 @@ pub async fn describe(executor: u16) -> Result<DescribeResponse, Status> {
 }
 
 /// Asks policy about readiness.
-pub async fn decide(policy: u16, instance: &str, fingerprint: &str) -> Result<DecideReadinessResponse, Status> {
+pub async fn decide(
+    policy: u16,
+    instance: &str,
+    fingerprint: &str,
+) -> Result<DecideReadinessResponse, Status> {
     let request = DecideReadinessRequest {
         instance_id: instance.to_owned(),
         capability_fingerprint: fingerprint.to_owned(),
@@ -81,19 +95,30 @@ pub async fn permit(policy: u16, instance: &str, fingerprint: &str) -> Result<Si
         capability_fingerprint: fingerprint.to_owned(),
     };
     let response = bounded(PolicyServiceClient::new(channel(policy)?).issue_permit(request)).await?;
-    response.permit.ok_or_else(|| Status::internal("test: a response without a permit"))
+    response
+        .permit
+        .ok_or_else(|| Status::internal("test: a response without a permit"))
 }
 
 /// Whether a health entry is SERVING.
 pub async fn serving(port: u16, entry: &str) -> Result<bool, Status> {
-    let request = HealthCheckRequest { service: entry.to_owned() };
-    Ok(bounded(HealthClient::new(channel(port)?).check(request)).await?.status() == ServingStatus::Serving)
+    let request = HealthCheckRequest {
+        service: entry.to_owned(),
+    };
+    Ok(bounded(HealthClient::new(channel(port)?).check(request))
+        .await?
+        .status()
+        == ServingStatus::Serving)
 }
 
 /// Whether the entry `""` and the one of the service agree, and on what.
 pub async fn service_serving(port: u16, service: Service) -> anyhow::Result<bool> {
     let (whole, own) = (serving(port, "").await?, serving(port, service.entry()).await?);
-    anyhow::ensure!(whole == own, "{}: `\"\"` is {whole} and its own entry is {own}", service.name());
+    anyhow::ensure!(
+        whole == own,
+        "{}: `\"\"` is {whole} and its own entry is {own}",
+        service.name()
+    );
     Ok(own)
 }
 
@@ -114,7 +139,12 @@ pub fn backend(snapshot: &CapabilitySnapshot, family: KernelFamily) -> &str {
 
 /// A unary call with a raw `grpc-timeout`, over a bare HTTP/2 connection: tonic's client has a timer for the same
 /// header, which may answer before the server does. Gives what the server itself said.
-pub async fn with_timeout(port: u16, method: &str, message: &impl Message, timeout: &str) -> anyhow::Result<Status> {
+pub async fn with_timeout(
+    port: u16,
+    method: &str,
+    message: &impl Message,
+    timeout: &str,
+) -> anyhow::Result<Status> {
     let socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
     let connection = tokio::spawn(connection);
@@ -131,7 +161,8 @@ pub async fn with_timeout(port: u16, method: &str, message: &impl Message, timeo
     let status = match Status::from_header_map(response.headers()) {
         Some(status) => status,
         None => {
-            let body = tokio::time::timeout(Duration::from_secs(60), response.into_body().collect()).await??;
+            let body =
+                tokio::time::timeout(Duration::from_secs(60), response.into_body().collect()).await??;
             let trailers = body.trailers().cloned().unwrap_or_default();
             Status::from_header_map(&trailers).ok_or_else(|| anyhow::anyhow!("no grpc-status"))?
         }

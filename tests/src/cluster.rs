@@ -83,10 +83,15 @@ impl Cluster {
     /// A cluster of this command; nothing runs yet.
     pub fn new(binary: &str) -> anyhow::Result<Self> {
         let ports = Ports::free()?;
-        let mut flags = ports.flags();
-        if let Ok(m) = std::env::var("E2E_MODEL") { flags.extend(["--set".to_owned(), format!("executor.model={m}")]); } // TEMPORARY
+        let flags = ports.flags();
         let dir = tempfile::Builder::new().prefix("deltagate-test-").tempdir()?;
-        Ok(Self { ports, binary: binary.to_owned(), flags, processes: BTreeMap::new(), dir })
+        Ok(Self {
+            ports,
+            binary: binary.to_owned(),
+            flags,
+            processes: BTreeMap::new(),
+            dir,
+        })
     }
 
     /// Adds `--set key=value` to every command from now on.
@@ -96,7 +101,8 @@ impl Cluster {
 
     /// Adds `--config` to every command from now on.
     pub fn config(&mut self, file: &Path) {
-        self.flags.extend(["--config".to_owned(), file.display().to_string()]);
+        self.flags
+            .extend(["--config".to_owned(), file.display().to_string()]);
     }
 
     /// A path in the folder of this cluster.
@@ -113,7 +119,11 @@ impl Cluster {
     pub fn start(&mut self, service: Service) -> anyhow::Result<()> {
         let mut arguments = vec![service.name().to_owned()];
         arguments.extend(self.flags.iter().cloned());
-        let process = Process::start(&self.binary, &arguments, &self.path(&format!("{}.log", service.name())))?;
+        let process = Process::start(
+            &self.binary,
+            &arguments,
+            &self.path(&format!("{}.log", service.name())),
+        )?;
         self.processes.insert(service, process);
         Ok(())
     }
@@ -121,7 +131,9 @@ impl Cluster {
     /// Starts every service as a process of its own, under the policy bundle `cpu`.
     pub fn start_all(&mut self) -> anyhow::Result<()> {
         self.set("policy.bundle", "cpu");
-        Service::ALL.into_iter().try_for_each(|service| self.start(service))
+        Service::ALL
+            .into_iter()
+            .try_for_each(|service| self.start(service))
     }
 
     /// Starts `up` with these arguments.
@@ -134,14 +146,25 @@ impl Cluster {
 
     /// The process of a service that was started by itself.
     pub fn process(&mut self, service: Service) -> anyhow::Result<&mut Process> {
-        self.processes.get_mut(&service).with_context(|| format!("{} was not started", service.name()))
+        self.processes
+            .get_mut(&service)
+            .with_context(|| format!("{} was not started", service.name()))
     }
 
     /// Everything that the processes wrote so far.
     pub fn logs(&self) -> String {
         let entries = fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
-        let logs = entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log"));
-        logs.map(|p| format!("--- {}\n{}", p.display(), fs::read_to_string(&p).unwrap_or_default())).collect()
+        let logs = entries
+            .map(|e| e.path())
+            .filter(|p| p.extension().is_some_and(|e| e == "log"));
+        logs.map(|p| {
+            format!(
+                "--- {}\n{}",
+                p.display(),
+                fs::read_to_string(&p).unwrap_or_default()
+            )
+        })
+        .collect()
     }
 
     /// Waits until the gateway serves, and says why it does not, with the end of the logs, if it never does.
@@ -149,8 +172,16 @@ impl Cluster {
         let url = format!("{}/health", url(self.ports.http));
         let waited = eventually(READY_WITHIN, || async {
             let health = http::get(&url).await?;
-            ensure!(health.status == 200, "GET /health: {} {}", health.status, health.body);
-            ensure!(calls::serving(self.ports.gateway, "").await?, "health says NOT_SERVING");
+            ensure!(
+                health.status == 200,
+                "GET /health: {} {}",
+                health.status,
+                health.body
+            );
+            ensure!(
+                calls::serving(self.ports.gateway, "").await?,
+                "health says NOT_SERVING"
+            );
             Ok(())
         });
         match waited.await {
@@ -159,7 +190,9 @@ impl Cluster {
                 let logs = self.logs();
                 let from = logs.len().saturating_sub(6_000);
                 let tail = logs.get(from..).unwrap_or(&logs);
-                Err(error.context(format!("the mesh did not become ready; the end of its logs:\n{tail}")))
+                Err(error.context(format!(
+                    "the mesh did not become ready; the end of its logs:\n{tail}"
+                )))
             }
         }
     }
@@ -168,7 +201,12 @@ impl Cluster {
     pub async fn ready_executor(&self, within: Duration) -> anyhow::Result<CapabilitySnapshot> {
         let (snapshot, _) = eventually(within, || async {
             let snapshot = calls::snapshot(self.ports.capability).await?;
-            ensure!(snapshot.phase() == ExecutorPhase::Ready, "{:?}: {:?}", snapshot.phase(), snapshot.reasons);
+            ensure!(
+                snapshot.phase() == ExecutorPhase::Ready,
+                "{:?}: {:?}",
+                snapshot.phase(),
+                snapshot.reasons
+            );
             Ok(snapshot)
         })
         .await?;

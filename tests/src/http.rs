@@ -31,11 +31,22 @@ pub async fn get(url: &str) -> anyhow::Result<Answer> {
 
 /// POST of a JSON document.
 pub async fn post(url: &str, body: &Value) -> anyhow::Result<Answer> {
-    send(Method::POST, url, &[("content-type", "application/json")], body.to_string().into_bytes()).await
+    send(
+        Method::POST,
+        url,
+        &[("content-type", "application/json")],
+        body.to_string().into_bytes(),
+    )
+    .await
 }
 
 /// Any request, on a thread of its own, on a connection of its own.
-pub async fn send(method: Method, url: &str, headers: &[(&str, &str)], body: Vec<u8>) -> anyhow::Result<Answer> {
+pub async fn send(
+    method: Method,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: Vec<u8>,
+) -> anyhow::Result<Answer> {
     let mut request = Request::builder().method(method).uri(url);
     for (name, value) in headers {
         request = request.header(*name, *value);

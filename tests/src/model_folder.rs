@@ -17,10 +17,16 @@ pub fn golden() -> anyhow::Result<Value> {
 /// Names (without prefix) and shapes of the tensors of a config, sorted bytewise.
 pub fn tensors(config: &Value) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
     let number = |key: &str| {
-        let value = config[key].as_u64().with_context(|| format!("config has no {key}"))?;
+        let value = config[key]
+            .as_u64()
+            .with_context(|| format!("config has no {key}"))?;
         anyhow::Ok(usize::try_from(value)?)
     };
-    let (h, mlp, head) = (number("hidden_size")?, number("intermediate_size")?, number("head_dim")?);
+    let (h, mlp, head) = (
+        number("hidden_size")?,
+        number("intermediate_size")?,
+        number("head_dim")?,
+    );
     let (q, kv) = (number("num_attention_heads")?, number("num_key_value_heads")?);
     let (key_heads, value_heads) = (number("linear_num_key_heads")?, number("linear_num_value_heads")?);
     let (key_dim, value_dim) = (number("linear_key_head_dim")?, number("linear_value_head_dim")?);
@@ -30,7 +36,12 @@ pub fn tensors(config: &Value) -> anyhow::Result<Vec<(String, Vec<usize>)>> {
         ("embed_tokens.weight".to_owned(), vec![number("vocab_size")?, h]),
         ("norm.weight".to_owned(), vec![h]),
     ];
-    for (i, kind) in config["layer_types"].as_array().context("config has no layer_types")?.iter().enumerate() {
+    for (i, kind) in config["layer_types"]
+        .as_array()
+        .context("config has no layer_types")?
+        .iter()
+        .enumerate()
+    {
         let mut add = |name: &str, shape: &[usize]| all.push((format!("layers.{i}.{name}"), shape.to_vec()));
         add("input_layernorm.weight", &[h]);
         add("post_attention_layernorm.weight", &[h]);
@@ -65,13 +76,17 @@ fn values(t: usize, name: &str, shape: &[usize]) -> Vec<f32> {
     let columns = shape.last().copied().unwrap_or(1) as f64;
     let count: usize = shape.iter().product();
     let value = |s: f64| match name {
-        _ if name.ends_with(".A_log") || name.ends_with(".dt_bias") || name.ends_with(".conv1d.weight") => 0.5 * s,
+        _ if name.ends_with(".A_log") || name.ends_with(".dt_bias") || name.ends_with(".conv1d.weight") => {
+            0.5 * s
+        }
         "embed_tokens.weight" => 0.5 * s,
         _ if name.ends_with(".linear_attn.norm.weight") => 1.0 + 0.2 * s,
         _ if shape.len() == 1 => 0.2 * s,
         _ => s * 1.5 / columns.sqrt(),
     };
-    (0..count).map(|i| value((1.3 * t as f64 + 0.71 * i as f64 + 0.2).sin()) as f32).collect()
+    (0..count)
+        .map(|i| value((1.3 * t as f64 + 0.71 * i as f64 + 0.2).sin()) as f32)
+        .collect()
 }
 
 /// Writes `config.json` and `model.safetensors` of the golden backbone, tensor names with this prefix.

@@ -29,7 +29,15 @@ pub struct Received {
 impl Received {
     /// A string or integer attribute, as text.
     pub fn attribute(&self, key: &str) -> Option<String> {
-        let value = self.span.attributes.iter().find(|a| a.key == key)?.value.as_ref()?.value.as_ref()?;
+        let value = self
+            .span
+            .attributes
+            .iter()
+            .find(|a| a.key == key)?
+            .value
+            .as_ref()?
+            .value
+            .as_ref()?;
         Some(match value {
             any_value::Value::StringValue(text) => text.clone(),
             any_value::Value::IntValue(number) => number.to_string(),
@@ -68,7 +76,10 @@ impl TraceService for Sink {
                 })
                 .unwrap_or_default();
             for scope in resource.scope_spans {
-                spans.extend(scope.spans.into_iter().map(|span| Received { service: service.clone(), span }));
+                spans.extend(scope.spans.into_iter().map(|span| Received {
+                    service: service.clone(),
+                    span,
+                }));
             }
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))

@@ -38,10 +38,21 @@ impl Ports {
         for _ in 0..64 {
             let block = (std::process::id() * 7 + NEXT.fetch_add(1, Ordering::Relaxed) * 1009) % BLOCKS;
             let first = FIRST + block * BLOCK;
-            let ports: Vec<u16> = (first..first + BLOCK).filter_map(|p| u16::try_from(p).ok()).collect();
-            let free: Result<Vec<_>, _> = ports.iter().map(|p| TcpListener::bind(("127.0.0.1", *p))).collect();
+            let ports: Vec<u16> = (first..first + BLOCK)
+                .filter_map(|p| u16::try_from(p).ok())
+                .collect();
+            let free: Result<Vec<_>, _> = ports
+                .iter()
+                .map(|p| TcpListener::bind(("127.0.0.1", *p)))
+                .collect();
             if let (true, &[gateway, http, capability, policy, executor]) = (free.is_ok(), &ports[..]) {
-                return Ok(Self { gateway, http, capability, policy, executor });
+                return Ok(Self {
+                    gateway,
+                    http,
+                    capability,
+                    policy,
+                    executor,
+                });
             }
         }
         bail!("no five free ports in a row")

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -40,7 +40,11 @@ impl Process {
     /// Starts the command with these arguments; its output is added to `log`.
     pub fn start(binary: &str, arguments: &[String], log: &Path) -> anyhow::Result<Self> {
         let file = fs::OpenOptions::new().create(true).append(true).open(log)?;
-        let child = command(binary).args(arguments).stdout(file.try_clone()?).stderr(file).spawn()?;
+        let child = command(binary)
+            .args(arguments)
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()?;
         Ok(Self { child })
     }
 
@@ -61,19 +65,67 @@ impl Process {
 
     /// Waits for its end, at most so long, and gives its exit code.
     pub async fn wait(&mut self, within: Duration) -> anyhow::Result<Option<i32>> {
-        Ok(tokio::time::timeout(within, self.child.wait()).await.context("it still runs")??.code())
+        Ok(tokio::time::timeout(within, self.child.wait())
+            .await
+            .context("it still runs")??
+            .code())
     }
 }
 
-/// Runs the command to its end, at most so long.
-pub async fn finish(mut command: Command, within: Duration) -> anyhow::Result<Output> {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    Ok(tokio::time::timeout(within, child.wait_with_output()).await.context("it still runs")??)
+/// What a run of the command gave.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Run {
+    /// Standard output, as one JSON document.
+    pub fn json(&self) -> anyhow::Result<serde_json::Value> {
+        serde_json::from_str(&self.out).with_context(|| format!("{self:?}"))
+    }
+}
+
+/// Runs the command with these arguments and environment variables to its end, at most 100 s.
+pub async fn run(binary: &str, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<Run> {
+    let mut command = command(binary);
+    command
+        .args(arguments)
+        .envs(env.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn()?;
+    let output = tokio::time::timeout(Duration::from_secs(100), child.wait_with_output())
+        .await
+        .context("it still runs")??;
+    Ok(Run {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout)?,
+        err: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// A fresh folder, gone with its handle.
+pub fn folder() -> anyhow::Result<tempfile::TempDir> {
+    Ok(tempfile::Builder::new().prefix("deltagate-test-").tempdir()?)
+}
+
+/// Writes a file, and gives its path as an argument.
+pub fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<String> {
+    fs::write(dir.join(name), text)?;
+    Ok(dir.join(name).display().to_string())
 }
 
 /// Sends a signal by name.
 pub async fn signal(name: &str, id: u32) -> anyhow::Result<()> {
-    let status = Command::new("kill").args([format!("-{name}"), id.to_string()]).status().await?;
+    let status = Command::new("kill")
+        .args([format!("-{name}"), id.to_string()])
+        .status()
+        .await?;
     ensure!(status.success(), "kill -{name} {id} failed");
     Ok(())
 }
@@ -116,7 +168,9 @@ where
 {
     let start = Instant::now();
     loop {
-        let left = within.saturating_sub(start.elapsed()).max(Duration::from_millis(200));
+        let left = within
+            .saturating_sub(start.elapsed())
+            .max(Duration::from_millis(200));
         let why = match tokio::time::timeout(left, check()).await {
             Ok(Ok(value)) => return Ok((value, start.elapsed())),
             Ok(Err(error)) => format!("{error:#}"),

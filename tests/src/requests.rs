@@ -1,8 +1,8 @@
 //! Requests that the tests ask, in both shapes.
 
 use deltagate_proto::v1::{
-    Answer, ChoiceCriteria, ChoiceOption, ClassifyRequest, Content, NoulCriteria, Question, ScoreCriteria, answer,
-    content, question,
+    Answer, ChoiceCriteria, ChoiceOption, ClassifyRequest, Content, NoulCriteria, Question, ScoreCriteria,
+    answer, content, question,
 };
 use serde_json::{Map, Value, json};
 
@@ -49,7 +49,10 @@ pub fn ticket() -> ClassifyRequest {
                 id: "severity".to_owned(),
                 instructions: Some(text("How severe is the impact?")),
                 criteria: Some(question::Criteria::Score(ScoreCriteria {
-                    levels: ["cosmetic", "annoying", "blocks the customer"].into_iter().map(text).collect(),
+                    levels: ["cosmetic", "annoying", "blocks the customer"]
+                        .into_iter()
+                        .map(text)
+                        .collect(),
                 })),
             },
             yes_no("urgent", "Should this ticket be answered today?"),
@@ -65,7 +68,10 @@ pub fn small(state: &str) -> ClassifyRequest {
         questions: vec![choice(
             "team",
             "Which team should handle this ticket?",
-            &[("shipping", Some("Delivery and tracking")), ("billing", Some("Payments and refunds"))],
+            &[
+                ("shipping", Some("Delivery and tracking")),
+                ("billing", Some("Payments and refunds")),
+            ],
         )],
     }
 }
@@ -98,25 +104,41 @@ pub fn yes_no(id: &str, instructions: &str) -> Question {
 
 /// Plain text.
 pub fn text(text: &str) -> Content {
-    Content { kind: Some(content::Kind::Text(text.to_owned())) }
+    Content {
+        kind: Some(content::Kind::Text(text.to_owned())),
+    }
 }
 
 /// A JSON document.
 pub fn json_content(value: &Value) -> Content {
-    Content { kind: Some(content::Kind::Json(value.to_string())) }
+    Content {
+        kind: Some(content::Kind::Json(value.to_string())),
+    }
 }
 
 /// Answers of the gRPC face in the shape of the HTTP face: id → `type` and values. Levels are keys.
 pub fn as_systemone(answers: &[Answer]) -> Value {
     let one = |answer: &Answer| match answer.answer.as_ref() {
         Some(answer::Answer::Choice(c)) => {
-            let p: Map<_, _> = c.probabilities.iter().map(|p| (p.name.clone(), json!(p.probability))).collect();
+            let p: Map<_, _> = c
+                .probabilities
+                .iter()
+                .map(|p| (p.name.clone(), json!(p.probability)))
+                .collect();
             json!({"type": "choice", "choice": c.choice, "confidence": c.confidence, "probabilities": p})
         }
         Some(answer::Answer::Score(s)) => {
             let level = |l: &deltagate_proto::v1::LevelProbability| l.level.to_string();
-            let p: Map<_, _> = s.probabilities.iter().map(|p| (level(p), json!(p.probability))).collect();
-            let legend: Map<_, _> = s.probabilities.iter().map(|p| (level(p), value(p.legend.as_ref()))).collect();
+            let p: Map<_, _> = s
+                .probabilities
+                .iter()
+                .map(|p| (level(p), json!(p.probability)))
+                .collect();
+            let legend: Map<_, _> = s
+                .probabilities
+                .iter()
+                .map(|p| (level(p), value(p.legend.as_ref())))
+                .collect();
             json!({"type": "score", "score": s.score, "confidence": s.confidence, "legend": legend, "probabilities": p})
         }
         Some(answer::Answer::Noul(n)) => json!({"type": "noul", "noul": n.noul}),
@@ -136,7 +158,9 @@ fn value(content: Option<&Content>) -> Value {
 /// The largest difference between two numbers at the same place; an error when the shapes or the texts differ.
 pub fn largest_difference(a: &Value, b: &Value) -> Result<f64, String> {
     let over = |pairs: Vec<(&Value, &Value)>| {
-        pairs.into_iter().try_fold(0.0f64, |most, (a, b)| Ok(most.max(largest_difference(a, b)?)))
+        pairs
+            .into_iter()
+            .try_fold(0.0f64, |most, (a, b)| Ok(most.max(largest_difference(a, b)?)))
     };
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
@@ -144,7 +168,9 @@ pub fn largest_difference(a: &Value, b: &Value) -> Result<f64, String> {
             _ => Err(format!("{a} and {b} are no f64")),
         },
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => over(a.iter().zip(b).collect()),
-        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => over(a.values().zip(b.values()).collect()),
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
+            over(a.values().zip(b.values()).collect())
+        }
         _ if a == b => Ok(0.0),
         _ => Err(format!("{a} is not {b}")),
     }

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deltagate_proto::v1::{ClassifyRequest, ClassifyResponse, classifier_service_client::ClassifierServiceClient};
+use deltagate_proto::v1::{
+    ClassifyRequest, ClassifyResponse, classifier_service_client::ClassifierServiceClient,
+};
 use tonic::{Code, Status};
 
 use crate::calls::{channel, reason};
@@ -34,7 +36,12 @@ pub struct Traffic {
 
 impl Traffic {
     /// `workers` workers, each with a connection of its own, that send one request after another, with `pause` between.
-    pub fn start(gateway: u16, workers: usize, pause: Duration, request: &ClassifyRequest) -> Result<Self, Status> {
+    pub fn start(
+        gateway: u16,
+        workers: usize,
+        pause: Duration,
+        request: &ClassifyRequest,
+    ) -> Result<Self, Status> {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut tasks = Vec::new();
         for _ in 0..workers {
@@ -47,16 +54,25 @@ impl Traffic {
                     call.set_timeout(Duration::from_secs(20));
                     let sent = Instant::now();
                     let answer = client.classify(call).await;
-                    let result =
-                        answer.map(tonic::Response::into_inner).map_err(|status| (status.code(), reason(&status)));
-                    samples.push(Sample { sent, took: sent.elapsed(), result });
+                    let result = answer
+                        .map(tonic::Response::into_inner)
+                        .map_err(|status| (status.code(), reason(&status)));
+                    samples.push(Sample {
+                        sent,
+                        took: sent.elapsed(),
+                        result,
+                    });
                     done.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(pause).await;
                 }
                 samples
             }));
         }
-        Ok(Self { stop, done, workers: tasks })
+        Ok(Self {
+            stop,
+            done,
+            workers: tasks,
+        })
     }
 
     /// Requests that have ended so far.

@@ -7,7 +7,10 @@ use std::{
 
 /// Root of the repository.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
+        .to_path_buf()
 }
 
 /// Every file below `dir` whose name ends in `suffix`, without build output and version control.
@@ -34,7 +37,10 @@ pub fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
 
 /// A path relative to the root, with forward slashes.
 pub fn relative(path: &Path) -> String {
-    path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
+    path.strip_prefix(root())
+        .unwrap_or(path)
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Rust source without comments and without the contents of string literals, so that a rule about code is not
@@ -56,7 +62,9 @@ pub fn code_only(source: &str) -> String {
         } else if let Some(hashes) = raw_string(rest) {
             let close = format!("\"{}", "#".repeat(hashes));
             let body = &rest[hashes + 2..];
-            let end = body.find(&close).map_or(rest.len(), |e| hashes + 2 + e + close.len());
+            let end = body
+                .find(&close)
+                .map_or(rest.len(), |e| hashes + 2 + e + close.len());
             keep_newlines(&mut out, &rest[..end]);
             out.push_str("\"\"");
             i += end;

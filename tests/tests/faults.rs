@@ -41,7 +41,10 @@ where
 
 /// The gateway is not ready, and `/health` names this reason.
 async fn gateway_says(ports: Ports, wanted: &'static str) -> anyhow::Result<()> {
-    ensure!(!calls::service_serving(ports.gateway, Service::Gateway).await?, "the gateway says SERVING");
+    ensure!(
+        !calls::service_serving(ports.gateway, Service::Gateway).await?,
+        "the gateway says SERVING"
+    );
     let health = http::get(&format!("{}/health", url(ports.http))).await?;
     ensure!(health.status == 503, "GET /health: {}", health.status);
     let told = health.body.to_string();
@@ -51,10 +54,24 @@ async fn gateway_says(ports: Ports, wanted: &'static str) -> anyhow::Result<()> 
 
 /// The executor is not ready, and its snapshot names this reason.
 async fn executor_says(ports: Ports, wanted: &'static str) -> anyhow::Result<()> {
-    ensure!(!calls::service_serving(ports.executor, Service::Executor).await?, "the executor says SERVING");
-    let snapshot = calls::describe(ports.executor).await?.snapshot.unwrap_or_default();
-    ensure!(snapshot.phase() == ExecutorPhase::AwaitingPolicy, "{:?}", snapshot.phase());
-    ensure!(snapshot.reasons.iter().any(|r| r.starts_with(wanted)), "{:?}", snapshot.reasons);
+    ensure!(
+        !calls::service_serving(ports.executor, Service::Executor).await?,
+        "the executor says SERVING"
+    );
+    let snapshot = calls::describe(ports.executor)
+        .await?
+        .snapshot
+        .unwrap_or_default();
+    ensure!(
+        snapshot.phase() == ExecutorPhase::AwaitingPolicy,
+        "{:?}",
+        snapshot.phase()
+    );
+    ensure!(
+        snapshot.reasons.iter().any(|r| r.starts_with(wanted)),
+        "{:?}",
+        snapshot.reasons
+    );
     Ok(())
 }
 
@@ -65,8 +82,16 @@ fn observers(down: Service, ports: &Ports, executor: &CapabilitySnapshot) -> Vec
         let (instance, fingerprint) = (instance.clone(), fingerprint.clone());
         async move {
             let decision = calls::decide(ports.policy, &instance, &fingerprint).await?;
-            ensure!(!decision.allowed && !decision.reasons.is_empty(), "policy allows it");
-            ensure!(calls::permit(ports.policy, &instance, &fingerprint).await.is_err(), "policy gives permits");
+            ensure!(
+                !decision.allowed && !decision.reasons.is_empty(),
+                "policy allows it"
+            );
+            ensure!(
+                calls::permit(ports.policy, &instance, &fingerprint)
+                    .await
+                    .is_err(),
+                "policy gives permits"
+            );
             Ok(())
         }
     });
@@ -81,15 +106,29 @@ fn observers(down: Service, ports: &Ports, executor: &CapabilitySnapshot) -> Vec
             observer("executor", ports, |p| executor_says(p, "POLICY_UNREACHABLE")),
             observer("capability", ports, |p| async move {
                 let snapshot = calls::snapshot(p.capability).await?;
-                ensure!(snapshot.phase() == ExecutorPhase::AwaitingPolicy, "{:?}", snapshot.phase());
-                ensure!(snapshot.reasons.iter().any(|r| r.starts_with("POLICY_UNREACHABLE")), "{snapshot:?}");
+                ensure!(
+                    snapshot.phase() == ExecutorPhase::AwaitingPolicy,
+                    "{:?}",
+                    snapshot.phase()
+                );
+                ensure!(
+                    snapshot
+                        .reasons
+                        .iter()
+                        .any(|r| r.starts_with("POLICY_UNREACHABLE")),
+                    "{snapshot:?}"
+                );
                 Ok(())
             }),
         ],
         Service::Executor => vec![
             observer("gateway", ports, |p| async move {
                 let unreachable = gateway_says(p.clone(), "EXECUTOR_UNREACHABLE").await;
-                if unreachable.is_ok() { unreachable } else { gateway_says(p, "NO_EXECUTOR").await }
+                if unreachable.is_ok() {
+                    unreachable
+                } else {
+                    gateway_says(p, "NO_EXECUTOR").await
+                }
             }),
             observer("capability", ports, |p| async move {
                 let view = calls::capabilities(p.capability).await?;
@@ -99,8 +138,14 @@ fn observers(down: Service, ports: &Ports, executor: &CapabilitySnapshot) -> Vec
             policy_denies,
         ],
         Service::Gateway => vec![observer("client", ports, |p| async move {
-            ensure!(calls::serving(p.gateway, "").await.is_err(), "the gateway answers");
-            ensure!(http::get(&format!("{}/livez", url(p.http))).await.is_err(), "its HTTP face answers");
+            ensure!(
+                calls::serving(p.gateway, "").await.is_err(),
+                "the gateway answers"
+            );
+            ensure!(
+                http::get(&format!("{}/livez", url(p.http))).await.is_err(),
+                "its HTTP face answers"
+            );
             Ok(())
         })],
     }
@@ -113,18 +158,36 @@ async fn noticed(observers: Vec<Observer>, since: Instant) -> Vec<(&'static str,
         (name, result.map(|_| since.elapsed()))
     });
     let all = futures::future::join_all(waits).await;
-    all.into_iter().map(|(name, took)| (name, took.unwrap_or_else(|e| panic!("{name} did not notice: {e:#}")))).collect()
+    all.into_iter()
+        .map(|(name, took)| {
+            (
+                name,
+                took.unwrap_or_else(|e| panic!("{name} did not notice: {e:#}")),
+            )
+        })
+        .collect()
 }
 
 fn show(times: &[(&'static str, Duration)]) -> String {
-    times.iter().map(|(who, time)| format!("{who} {:.2} s", time.as_secs_f64())).collect::<Vec<_>>().join(", ")
+    times
+        .iter()
+        .map(|(who, time)| format!("{who} {:.2} s", time.as_secs_f64()))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// What a caller saw after a fault: nothing hung, every refusal has the right code and a reason.
 fn judge(fault: &str, samples: &[Sample], down: Service) {
     for sample in samples {
-        assert!(sample.took < Duration::from_secs(5), "{fault}: a request took {:?}: {:?}", sample.took, sample.result);
-        let Err((code, why)) = &sample.result else { continue };
+        assert!(
+            sample.took < Duration::from_secs(5),
+            "{fault}: a request took {:?}: {:?}",
+            sample.took,
+            sample.result
+        );
+        let Err((code, why)) = &sample.result else {
+            continue;
+        };
         // A dead gateway says nothing; tonic says UNAVAILABLE for it.
         let known = [
             "POLICY_UNREACHABLE",
@@ -149,7 +212,10 @@ async fn is_up(service: Service, ports: &Ports) {
     eventually(READY_WITHIN, || async {
         calls::serving(service.port(ports), "").await?;
         if service == Service::Executor {
-            let snapshot = calls::describe(ports.executor).await?.snapshot.unwrap_or_default();
+            let snapshot = calls::describe(ports.executor)
+                .await?
+                .snapshot
+                .unwrap_or_default();
             ensure!(snapshot.phase() != ExecutorPhase::Loading, "loading");
         }
         Ok(())
@@ -165,10 +231,21 @@ async fn a_killed_service_is_noticed_by_all_refused_and_heals_by_itself() {
     cluster.ready().await.unwrap();
     let ports = cluster.ports.clone();
 
-    for down in [Service::Capability, Service::Policy, Service::Executor, Service::Gateway] {
+    for down in [
+        Service::Capability,
+        Service::Policy,
+        Service::Executor,
+        Service::Gateway,
+    ] {
         let fault = format!("kill -9 {}", down.name());
         let executor = cluster.ready_executor(READY_WITHIN).await.unwrap();
-        let traffic = Traffic::start(ports.gateway, 1, Duration::from_millis(20), &small("Charged twice.")).unwrap();
+        let traffic = Traffic::start(
+            ports.gateway,
+            1,
+            Duration::from_millis(20),
+            &small("Charged twice."),
+        )
+        .unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
 
         cluster.process(down).unwrap().kill().await.unwrap();
@@ -180,15 +257,27 @@ async fn a_killed_service_is_noticed_by_all_refused_and_heals_by_itself() {
         // Refused on both faces, at once.
         if down == Service::Gateway {
             // Nobody else depends on it.
-            assert!(calls::service_serving(ports.executor, Service::Executor).await.unwrap());
+            assert!(
+                calls::service_serving(ports.executor, Service::Executor)
+                    .await
+                    .unwrap()
+            );
         } else {
             let asked = Instant::now();
-            let status = calls::classify(ports.gateway, small("Charged twice.")).await.unwrap_err();
+            let status = calls::classify(ports.gateway, small("Charged twice."))
+                .await
+                .unwrap_err();
             assert_eq!(status.code(), Code::Unavailable, "{fault}: {status:?}");
-            let web = http::post(&format!("{}/v1/systemone", url(ports.http)), &ticket_body()).await.unwrap();
+            let web = http::post(&format!("{}/v1/systemone", url(ports.http)), &ticket_body())
+                .await
+                .unwrap();
             assert_eq!(web.status, 503, "{fault}: {}", web.body);
             assert!(web.header("retry-after").is_some(), "{fault}: no Retry-After");
-            assert!(asked.elapsed() < BOUND, "{fault}: refusals took {:?}", asked.elapsed());
+            assert!(
+                asked.elapsed() < BOUND,
+                "{fault}: refusals took {:?}",
+                asked.elapsed()
+            );
             println!("{fault}: refused with {}", reason(&status));
         }
 
@@ -198,14 +287,21 @@ async fn a_killed_service_is_noticed_by_all_refused_and_heals_by_itself() {
         is_up(down, &ports).await;
         let up = Instant::now();
         let healed = eventually(READY_WITHIN, || async {
-            Ok(calls::classify(ports.gateway, small("Charged twice.")).await.map(drop)?)
+            Ok(calls::classify(ports.gateway, small("Charged twice."))
+                .await
+                .map(drop)?)
         });
-        healed.await.unwrap_or_else(|e| panic!("{fault}: it does not heal: {e:#}"));
+        healed
+            .await
+            .unwrap_or_else(|e| panic!("{fault}: it does not heal: {e:#}"));
         let healed = up.elapsed();
         cluster.ready().await.unwrap();
 
         let samples = traffic.end().await.unwrap();
-        let late = samples.iter().filter(|s| s.result.is_ok() && s.sent > noticed_at && s.sent + s.took < restarted).count();
+        let late = samples
+            .iter()
+            .filter(|s| s.result.is_ok() && s.sent > noticed_at && s.sent + s.took < restarted)
+            .count();
         println!(
             "{fault}: noticed after {:.2} s ({}); healed {:.2} s after it was back; {} requests, {} refused",
             worst.as_secs_f64(),
@@ -215,10 +311,16 @@ async fn a_killed_service_is_noticed_by_all_refused_and_heals_by_itself() {
             samples.iter().filter(|s| s.result.is_err()).count()
         );
         judge(&fault, &samples, down);
-        assert!(samples.iter().any(|s| s.result.is_err()), "{fault}: no request was refused");
+        assert!(
+            samples.iter().any(|s| s.result.is_err()),
+            "{fault}: no request was refused"
+        );
         assert!(worst <= BOUND, "{fault}: noticed only after {worst:?}");
         assert!(healed <= BOUND, "{fault}: healed only after {healed:?}");
-        assert_eq!(late, 0, "{fault}: {late} requests were answered while it was down");
+        assert_eq!(
+            late, 0,
+            "{fault}: {late} requests were answered while it was down"
+        );
     }
 }
 
@@ -232,22 +334,34 @@ async fn a_frozen_service_is_as_good_as_dead_and_thaws() {
     for down in [Service::Capability, Service::Policy, Service::Executor] {
         let fault = format!("kill -STOP {}", down.name());
         let executor = cluster.ready_executor(READY_WITHIN).await.unwrap();
-        let traffic = Traffic::start(ports.gateway, 1, Duration::from_millis(20), &small("Charged twice.")).unwrap();
+        let traffic = Traffic::start(
+            ports.gateway,
+            1,
+            Duration::from_millis(20),
+            &small("Charged twice."),
+        )
+        .unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
 
         cluster.process(down).unwrap().signal("STOP").await.unwrap();
         let stopped = Instant::now();
         let times = noticed(observers(down, &ports, &executor), stopped).await;
         let worst = times.iter().map(|(_, time)| *time).max().unwrap();
-        let status = calls::classify(ports.gateway, small("Charged twice.")).await.unwrap_err();
+        let status = calls::classify(ports.gateway, small("Charged twice."))
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{fault}: {status:?}");
 
         cluster.process(down).unwrap().signal("CONT").await.unwrap();
         let up = Instant::now();
         let healed = eventually(READY_WITHIN, || async {
-            Ok(calls::classify(ports.gateway, small("Charged twice.")).await.map(drop)?)
+            Ok(calls::classify(ports.gateway, small("Charged twice."))
+                .await
+                .map(drop)?)
         });
-        healed.await.unwrap_or_else(|e| panic!("{fault}: it does not heal: {e:#}"));
+        healed
+            .await
+            .unwrap_or_else(|e| panic!("{fault}: it does not heal: {e:#}"));
         let healed = up.elapsed();
         cluster.ready().await.unwrap();
 
@@ -258,7 +372,12 @@ async fn a_frozen_service_is_as_good_as_dead_and_thaws() {
             show(&times),
             healed.as_secs_f64(),
             samples.len(),
-            samples.iter().map(|s| s.took).max().unwrap_or_default().as_secs_f64()
+            samples
+                .iter()
+                .map(|s| s.took)
+                .max()
+                .unwrap_or_default()
+                .as_secs_f64()
         );
         judge(&fault, &samples, down);
         assert!(worst <= BOUND, "{fault}: noticed only after {worst:?}");

@@ -30,22 +30,54 @@ fn families() -> impl Iterator<Item = KernelFamily> {
 
 /// The gateway refuses over gRPC and HTTP, with one of these reasons.
 async fn refuses(cluster: &Cluster, reasons: &[&str]) {
-    let status = calls::classify(cluster.ports.gateway, ticket()).await.unwrap_err();
+    let status = calls::classify(cluster.ports.gateway, ticket())
+        .await
+        .unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-    assert!(reasons.contains(&reason(&status).as_str()), "{} is not one of {reasons:?}", reason(&status));
+    assert!(
+        reasons.contains(&reason(&status).as_str()),
+        "{} is not one of {reasons:?}",
+        reason(&status)
+    );
     assert_eq!(status.get_details_error_info().unwrap().domain, "deltagate.dev");
-    assert!(status.get_details_retry_info().and_then(|r| r.retry_delay).is_some(), "no RetryInfo");
+    assert!(
+        status
+            .get_details_retry_info()
+            .and_then(|r| r.retry_delay)
+            .is_some(),
+        "no RetryInfo"
+    );
 
-    let answer = http::post(&format!("{}/v1/systemone", url(cluster.ports.http)), &ticket_body()).await.unwrap();
+    let answer = http::post(
+        &format!("{}/v1/systemone", url(cluster.ports.http)),
+        &ticket_body(),
+    )
+    .await
+    .unwrap();
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert!(answer.header("retry-after").is_some(), "no Retry-After");
-    assert!(answer.body["error"].as_str().is_some_and(|e| !e.is_empty()), "{}", answer.body);
+    assert!(
+        answer.body["error"].as_str().is_some_and(|e| !e.is_empty()),
+        "{}",
+        answer.body
+    );
 
-    let health = http::get(&format!("{}/health", url(cluster.ports.http))).await.unwrap();
+    let health = http::get(&format!("{}/health", url(cluster.ports.http)))
+        .await
+        .unwrap();
     assert_eq!(health.status, 503);
     let told = health.body.to_string();
-    assert!(reasons.iter().any(|r| told.contains(r)), "{told} names none of {reasons:?}");
-    assert_eq!(http::get(&format!("{}/livez", url(cluster.ports.http))).await.unwrap().status, 200);
+    assert!(
+        reasons.iter().any(|r| told.contains(r)),
+        "{told} names none of {reasons:?}"
+    );
+    assert_eq!(
+        http::get(&format!("{}/livez", url(cluster.ports.http)))
+            .await
+            .unwrap()
+            .status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,24 +87,50 @@ async fn nothing_is_ready_before_everything_it_depends_on() {
     let ports = cluster.ports.clone();
     let up = |service: Service| {
         let ports = ports.clone();
-        async move { eventually(READY_WITHIN, || calls_serving(&ports, service)).await.unwrap().0 }
+        async move {
+            eventually(READY_WITHIN, || calls_serving(&ports, service))
+                .await
+                .unwrap()
+                .0
+        }
     };
 
     // The gateway alone.
     cluster.start(Service::Gateway).unwrap();
     assert!(!up(Service::Gateway).await, "a gateway without a mesh serves");
-    assert_eq!(calls::serving(ports.gateway, "deltagate.v1.Nothing").await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        calls::serving(ports.gateway, "deltagate.v1.Nothing")
+            .await
+            .unwrap_err()
+            .code(),
+        Code::NotFound
+    );
     refuses(&cluster, &["POLICY_UNREACHABLE", "CAPABILITY_UNREACHABLE"]).await;
 
     // With an executor: loaded and bound, and still not ready.
     cluster.start(Service::Executor).unwrap();
     let (snapshot, took) = eventually(READY_WITHIN, || async {
         // It answers, and says NOT_SERVING, also while it loads.
-        ensure!(!calls::service_serving(ports.executor, Service::Executor).await?, "serving without policy");
-        let snapshot = calls::describe(ports.executor).await?.snapshot.unwrap_or_default();
-        ensure!(snapshot.phase() == ExecutorPhase::AwaitingPolicy, "{:?}: {:?}", snapshot.phase(), snapshot.reasons);
+        ensure!(
+            !calls::service_serving(ports.executor, Service::Executor).await?,
+            "serving without policy"
+        );
+        let snapshot = calls::describe(ports.executor)
+            .await?
+            .snapshot
+            .unwrap_or_default();
+        ensure!(
+            snapshot.phase() == ExecutorPhase::AwaitingPolicy,
+            "{:?}: {:?}",
+            snapshot.phase(),
+            snapshot.reasons
+        );
         for unreachable in ["CAPABILITY_UNREACHABLE", "POLICY_UNREACHABLE"] {
-            ensure!(snapshot.reasons.iter().any(|r| r.starts_with(unreachable)), "{:?}", snapshot.reasons);
+            ensure!(
+                snapshot.reasons.iter().any(|r| r.starts_with(unreachable)),
+                "{:?}",
+                snapshot.reasons
+            );
         }
         Ok(snapshot)
     })
@@ -80,45 +138,82 @@ async fn nothing_is_ready_before_everything_it_depends_on() {
     .unwrap();
     println!("executor loaded and probed after {took:?}");
     for family in families() {
-        let name = family.as_str_name().trim_start_matches("KERNEL_FAMILY_").to_lowercase();
-        assert!(calls::serving(ports.executor, &format!("deltagate.kernel.{name}")).await.unwrap(), "{name}");
+        let name = family
+            .as_str_name()
+            .trim_start_matches("KERNEL_FAMILY_")
+            .to_lowercase();
+        assert!(
+            calls::serving(ports.executor, &format!("deltagate.kernel.{name}"))
+                .await
+                .unwrap(),
+            "{name}"
+        );
     }
     refuses(&cluster, &["POLICY_UNREACHABLE", "CAPABILITY_UNREACHABLE"]).await;
 
     // With policy, which sees no registry: it serves, and its decision is no.
     cluster.start(Service::Policy).unwrap();
     eventually(READY_WITHIN, || async {
-        ensure!(calls::service_serving(ports.policy, Service::Policy).await?, "policy does not serve its bundle");
+        ensure!(
+            calls::service_serving(ports.policy, Service::Policy).await?,
+            "policy does not serve its bundle"
+        );
         Ok(())
     })
     .await
     .unwrap();
-    let decision = calls::decide(ports.policy, &snapshot.instance_id, &snapshot.fingerprint).await.unwrap();
+    let decision = calls::decide(ports.policy, &snapshot.instance_id, &snapshot.fingerprint)
+        .await
+        .unwrap();
     assert!(!decision.allowed && !decision.reasons.is_empty(), "{decision:?}");
     assert!(!decision.decision_id.is_empty(), "{decision:?}");
-    let refusal = calls::permit(ports.policy, &snapshot.instance_id, &snapshot.fingerprint).await.unwrap_err();
-    assert!(matches!(refusal.code(), Code::FailedPrecondition | Code::Unavailable), "{refusal:?}");
-    assert!(!calls::service_serving(ports.executor, Service::Executor).await.unwrap());
+    let refusal = calls::permit(ports.policy, &snapshot.instance_id, &snapshot.fingerprint)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(refusal.code(), Code::FailedPrecondition | Code::Unavailable),
+        "{refusal:?}"
+    );
+    assert!(
+        !calls::service_serving(ports.executor, Service::Executor)
+            .await
+            .unwrap()
+    );
     refuses(&cluster, &["POLICY_UNREACHABLE", "CAPABILITY_UNREACHABLE"]).await;
 
     // With the registry everything falls into place, by itself.
     cluster.start(Service::Capability).unwrap();
-    assert!(up(Service::Capability).await, "a registry that is up does not serve");
+    assert!(
+        up(Service::Capability).await,
+        "a registry that is up does not serve"
+    );
     let took = cluster.ready().await.unwrap();
     println!("ready {took:?} after the registry listened");
     assert!(took <= Duration::from_secs(2), "ready only after {took:?}");
     for service in Service::ALL {
-        assert!(calls::service_serving(service.port(&ports), service).await.unwrap(), "{}", service.name());
+        assert!(
+            calls::service_serving(service.port(&ports), service)
+                .await
+                .unwrap(),
+            "{}",
+            service.name()
+        );
     }
     calls::classify(ports.gateway, ticket()).await.unwrap();
 
     // A decision about an executor or a binding that nobody knows is no.
     let snapshot = cluster.ready_executor(READY_WITHIN).await.unwrap();
-    let decision = calls::decide(ports.policy, &snapshot.instance_id, &snapshot.fingerprint).await.unwrap();
-    assert!(decision.allowed && decision.bundle_revision.len() == 64, "{decision:?}");
-    for (instance, fingerprint) in
-        [("nobody", snapshot.fingerprint.as_str()), (snapshot.instance_id.as_str(), "0123456789abcdef")]
-    {
+    let decision = calls::decide(ports.policy, &snapshot.instance_id, &snapshot.fingerprint)
+        .await
+        .unwrap();
+    assert!(
+        decision.allowed && decision.bundle_revision.len() == 64,
+        "{decision:?}"
+    );
+    for (instance, fingerprint) in [
+        ("nobody", snapshot.fingerprint.as_str()),
+        (snapshot.instance_id.as_str(), "0123456789abcdef"),
+    ] {
         let decision = calls::decide(ports.policy, instance, fingerprint).await.unwrap();
         assert!(!decision.allowed && !decision.reasons.is_empty(), "{decision:?}");
         assert!(calls::permit(ports.policy, instance, fingerprint).await.is_err());
@@ -144,33 +239,67 @@ async fn a_ready_mesh_answers_alike_on_both_faces_and_says_what_it_bound() {
     let model = snapshot.model.clone().unwrap();
     assert_eq!(model.family, "startlux");
     assert_eq!(snapshot.fingerprint.len(), 64, "{}", snapshot.fingerprint);
-    assert_eq!(snapshot.bindings.iter().map(|b| b.family()).collect::<BTreeSet<_>>(), families().collect());
+    assert_eq!(
+        snapshot
+            .bindings
+            .iter()
+            .map(|b| b.family())
+            .collect::<BTreeSet<_>>(),
+        families().collect()
+    );
     for binding in &snapshot.bindings {
         let family = binding.family().as_str_name();
         assert_eq!(binding.state(), BindingState::Bound, "{family}: {binding:?}");
-        assert!(!binding.version.is_empty() && !binding.source_digest.is_empty(), "{family}: {binding:?}");
+        assert!(
+            !binding.version.is_empty() && !binding.source_digest.is_empty(),
+            "{family}: {binding:?}"
+        );
         let bound = binding.candidates.iter().find(|c| c.backend == binding.backend);
-        let bound = bound.unwrap_or_else(|| panic!("{family}: {} is not among its candidates", binding.backend));
+        let bound =
+            bound.unwrap_or_else(|| panic!("{family}: {} is not among its candidates", binding.backend));
         assert!(bound.passed && bound.reason.is_empty(), "{family}: {bound:?}");
-        assert!(bound.stage() >= ProbeStage::Correct, "{family} was bound without a proof: {bound:?}");
+        assert!(
+            bound.stage() >= ProbeStage::Correct,
+            "{family} was bound without a proof: {bound:?}"
+        );
         for loser in binding.candidates.iter().filter(|c| c.backend != binding.backend) {
-            assert!(!loser.reason.is_empty(), "{family}: nothing says why {} lost", loser.backend);
+            assert!(
+                !loser.reason.is_empty(),
+                "{family}: nothing says why {} lost",
+                loser.backend
+            );
         }
     }
     let delta_rule = calls::binding(&snapshot, KernelFamily::DeltaRule).unwrap();
     let candidates: BTreeSet<_> = delta_rule.candidates.iter().map(|c| c.backend.as_str()).collect();
-    assert!(candidates.is_superset(&["cpu.chunked", "cpu.recurrent"].into()), "{candidates:?}");
+    assert!(
+        candidates.is_superset(&["cpu.chunked", "cpu.recurrent"].into()),
+        "{candidates:?}"
+    );
 
     // The same answers over both faces.
     let grpc = calls::classify(ports.gateway, ticket()).await.unwrap();
-    let web = http::post(&format!("{base}/v1/systemone"), &ticket_body()).await.unwrap();
+    let web = http::post(&format!("{base}/v1/systemone"), &ticket_body())
+        .await
+        .unwrap();
     assert_eq!(web.status, 200, "{}", web.body);
     assert_eq!(as_systemone(&grpc.answers), web.body["answers"]);
-    let order: Vec<_> = web.body["answers"].as_object().unwrap().keys().map(String::as_str).collect();
+    let order: Vec<_> = web.body["answers"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     assert_eq!(order, ["team", "severity", "urgent"]);
     let usage = grpc.usage.unwrap();
-    assert_eq!(web.body["usage"]["input_tokens"].as_u64(), Some(usage.input_tokens));
-    assert_eq!((web.body["usage"]["output_tokens"].as_u64(), usage.output_tokens), (Some(0), 0));
+    assert_eq!(
+        web.body["usage"]["input_tokens"].as_u64(),
+        Some(usage.input_tokens)
+    );
+    assert_eq!(
+        (web.body["usage"]["output_tokens"].as_u64(), usage.output_tokens),
+        (Some(0), 0)
+    );
     assert!(usage.input_tokens > 100, "{usage:?}");
     assert_eq!(web.body["model"].as_str(), Some(grpc.model.as_str()));
     assert_eq!(grpc.model, model.name);
@@ -188,7 +317,11 @@ async fn a_ready_mesh_answers_alike_on_both_faces_and_says_what_it_bound() {
         assert!(reported.contains(&family), "no time of {}", family.as_str_name());
     }
     for kernel in &timings.kernels {
-        assert_eq!(kernel.backend, calls::backend(&snapshot, kernel.family()), "{kernel:?}");
+        assert_eq!(
+            kernel.backend,
+            calls::backend(&snapshot, kernel.family()),
+            "{kernel:?}"
+        );
         assert!(kernel.launches > 0, "{kernel:?}");
     }
     let busy: Duration = timings.kernels.iter().map(|k| time(k.busy)).sum();
@@ -199,24 +332,41 @@ async fn a_ready_mesh_answers_alike_on_both_faces_and_says_what_it_bound() {
     // Discovery.
     let health = http::get(&format!("{base}/health")).await.unwrap();
     assert_eq!(health.status, 200);
-    assert!(matches!(health.body["status"].as_str(), Some("ok" | "ready")), "{}", health.body);
+    assert!(
+        matches!(health.body["status"].as_str(), Some("ok" | "ready")),
+        "{}",
+        health.body
+    );
     let models = http::get(&format!("{base}/v1/models")).await.unwrap();
     assert_eq!(models.status, 200);
-    assert_eq!(models.body["models"][0]["name"].as_str(), Some(model.name.as_str()), "{}", models.body);
-    assert!(models.body["models"][0]["release_date"].is_string(), "{}", models.body);
+    assert_eq!(
+        models.body["models"][0]["name"].as_str(),
+        Some(model.name.as_str()),
+        "{}",
+        models.body
+    );
+    assert!(
+        models.body["models"][0]["release_date"].is_string(),
+        "{}",
+        models.body
+    );
     assert_eq!(http::get(&format!("{base}/livez")).await.unwrap().status, 200);
 }
 
 /// `ClassifyStream`: accepted, every segment of every sequence in order, then the same answers.
 async fn streams_progress(cluster: &Cluster, answers: &Value, tokens: u64) {
     let mut client = ClassifierServiceClient::new(calls::channel(cluster.ports.gateway).unwrap());
-    let request = ClassifyStreamRequest { request: Some(ticket()) };
+    let request = ClassifyStreamRequest {
+        request: Some(ticket()),
+    };
     let mut events = client.classify_stream(request).await.unwrap().into_inner();
     let mut all = Vec::new();
     while let Some(event) = events.message().await.unwrap() {
         all.push(event.event.unwrap());
     }
-    let [Event::Accepted(accepted), segments @ .., Event::Answers(last)] = &all[..] else { panic!("{all:?}") };
+    let [Event::Accepted(accepted), segments @ .., Event::Answers(last)] = &all[..] else {
+        panic!("{all:?}")
+    };
     assert_eq!((accepted.sequences, accepted.input_tokens), (3, tokens));
     assert_eq!(accepted.request_id, last.request_id);
     assert_eq!(&as_systemone(&last.answers), answers);
@@ -227,13 +377,24 @@ async fn streams_progress(cluster: &Cluster, answers: &Value, tokens: u64) {
             other => panic!("{other:?} among the segments"),
         })
         .collect();
-    assert_eq!(seen, [(0, 0, 0, 1), (0, 1, 0, 1), (0, 2, 0, 1)], "short prompts run as one segment");
+    assert_eq!(
+        seen,
+        [(0, 0, 0, 1), (0, 1, 0, 1), (0, 2, 0, 1)],
+        "short prompts run as one segment"
+    );
 
     // A long prompt: several segments that cover the layers without a gap.
     let mut long = small(&"The customer writes again about the same invoice. ".repeat(90));
-    long.questions = vec![choice("team", "Which team?", &[("shipping", None), ("billing", None)])];
-    let mut events =
-        client.classify_stream(ClassifyStreamRequest { request: Some(long) }).await.unwrap().into_inner();
+    long.questions = vec![choice(
+        "team",
+        "Which team?",
+        &[("shipping", None), ("billing", None)],
+    )];
+    let mut events = client
+        .classify_stream(ClassifyStreamRequest { request: Some(long) })
+        .await
+        .unwrap()
+        .into_inner();
     let mut layer = 0;
     let mut count = 0;
     let mut elapsed = Duration::ZERO;
@@ -261,75 +422,4 @@ fn sums_to_one(answers: &Value) {
             assert!((sum - 1.0).abs() < 1e-9, "{id} sums to {sum}");
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_default_policy_refuses_the_cpu_and_names_the_kernels() {
-    let cluster = Cluster::new(BINARY).unwrap();
-    let mut up = cluster.up(&["--require-ready", "12s"]).unwrap();
-    let ports = &cluster.ports;
-
-    // Everything is bound, and policy says no.
-    let (snapshot, _) = eventually(Duration::from_secs(10), || async {
-        let snapshot = calls::snapshot(ports.capability).await?;
-        ensure!(snapshot.reasons.iter().any(|r| r.starts_with("POLICY_DENIED")), "{:?}", snapshot.reasons);
-        Ok(snapshot)
-    })
-    .await
-    .unwrap_or_else(|e| panic!("{e:#}\n{}", cluster.logs()));
-    assert_eq!(snapshot.phase(), ExecutorPhase::AwaitingPolicy);
-    assert_eq!(snapshot.bindings.iter().filter(|b| b.state() == BindingState::Bound).count(), 10);
-    let told = snapshot.reasons.join("\n");
-    for kernel in ["conv1d", "delta_rule"] {
-        assert!(told.contains(kernel), "the reasons do not name {kernel}: {told}");
-    }
-    assert!(!calls::service_serving(ports.executor, Service::Executor).await.unwrap());
-    assert!(!calls::service_serving(ports.gateway, Service::Gateway).await.unwrap());
-    assert!(calls::service_serving(ports.policy, Service::Policy).await.unwrap());
-
-    let status = calls::classify(ports.gateway, small("I was charged twice.")).await.unwrap_err();
-    assert_eq!((status.code(), reason(&status).as_str()), (Code::FailedPrecondition, "POLICY_DENIED"), "{status:?}");
-    assert!(status.message().contains("delta_rule"), "{}", status.message());
-    assert!(status.get_details_precondition_failure().is_some_and(|p| !p.violations.is_empty()));
-    let refusal = calls::permit(ports.policy, &snapshot.instance_id, &snapshot.fingerprint).await.unwrap_err();
-    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-    let health = http::get(&format!("{}/health", url(ports.http))).await.unwrap();
-    assert_eq!(health.status, 503);
-    assert!(health.body.to_string().contains("delta_rule"), "{}", health.body);
-
-    // `up --require-ready` gives up with exit code 3 and the same reasons.
-    assert_eq!(up.wait(Duration::from_secs(40)).await.unwrap(), Some(3));
-    let log = cluster.logs();
-    assert!(log.lines().any(|l| l.starts_with("deltagate: ") && l.contains("delta_rule")), "{log}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kernel_that_is_not_there_is_reported_and_nothing_takes_its_place() {
-    let mut cluster = Cluster::new(BINARY).unwrap();
-    cluster.set("executor.kernels.conv1d", "causal_conv1d");
-    let _up = cluster.up(&["--cpu"]).unwrap();
-    let ports = &cluster.ports;
-    let (snapshot, _) = eventually(READY_WITHIN, || async {
-        let snapshot = calls::snapshot(ports.capability).await?;
-        ensure!(!snapshot.bindings.is_empty(), "{:?}", snapshot.reasons);
-        Ok(snapshot)
-    })
-    .await
-    .unwrap_or_else(|e| panic!("{e:#}\n{}", cluster.logs()));
-    let conv1d = calls::binding(&snapshot, KernelFamily::Conv1d).unwrap();
-    assert_eq!((conv1d.state(), conv1d.backend.as_str()), (BindingState::Missing, ""), "{conv1d:?}");
-    assert!(snapshot.reasons.iter().any(|r| r.contains("conv1d")), "{:?}", snapshot.reasons);
-
-    let (status, _) = eventually(Duration::from_secs(3), || async {
-        let status = calls::classify(ports.gateway, small("I was charged twice.")).await.err();
-        let status = status.ok_or_else(|| anyhow::anyhow!("answered without a conv1d kernel"))?;
-        ensure!(status.code() == Code::FailedPrecondition, "{status:?}");
-        Ok(status)
-    })
-    .await
-    .unwrap();
-    assert_eq!(reason(&status), "KERNEL_NOT_BOUND", "{status:?}");
-    assert!(!calls::serving(ports.executor, "deltagate.kernel.conv1d").await.unwrap());
-    assert!(calls::serving(ports.executor, "deltagate.kernel.delta_rule").await.unwrap());
-    assert!(!calls::service_serving(ports.gateway, Service::Gateway).await.unwrap());
 }

@@ -14,7 +14,7 @@ use crate::{
     rope::{Rotation, RotationCache},
     rows::column_strips,
     space::{device, expect_matrix, expect_shape},
-    vector::{dispatch, exp, largest, sigmoid, sum, sum_of_squares},
+    vector::{decay, dispatch, largest, sigmoid, sum, sum_of_squares},
 };
 
 /// Blocks of queries against all keys they may see; the scores of a block are never larger than `[64, T]`.
@@ -200,7 +200,7 @@ impl GatedAttention {
                 #[inline(always)]
                 || {
                     let highest = largest(row);
-                    row.iter_mut().for_each(|s| *s = exp(*s - highest));
+                    row.iter_mut().for_each(|s| *s = decay(*s - highest));
                     let total = 1.0 / sum(row);
                     row.iter_mut().for_each(|s| *s *= total);
                 },

@@ -43,7 +43,8 @@ pub struct InvalidConfig {
 }
 
 impl CapabilityConfig {
-    pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
+    /// Refuses what the types cannot.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
         let refuse = |key, rule| Err(InvalidConfig { key, rule });
         if self.lease < Duration::from_millis(100) {
             return refuse("lease", "at least 100ms");

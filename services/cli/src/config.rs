@@ -178,6 +178,9 @@ pub(crate) fn run(args: &ConfigArgs, sources: &Sources, output: Output) -> Resul
 /// What the types cannot refuse.
 pub(crate) fn validate(config: &Config) -> Result<(), Failure> {
     config.executor.validate().map_err(Failure::usage)?;
+    config.gateway.validate().map_err(Failure::usage)?;
+    config.capability.validate().map_err(Failure::usage)?;
+    config.policy.validate().map_err(Failure::usage)?;
     for (key, endpoint) in [
         ("gateway.capability", &config.gateway.capability),
         ("gateway.policy", &config.gateway.policy),

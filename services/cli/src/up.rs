@@ -129,21 +129,36 @@ pub(crate) fn start(
     Ok(Mesh { failed, task })
 }
 
-/// Every service as a task; one that ends early takes the others along.
+/// Every service as a task; one that ends early takes the others along. The last one ends first: what the gateway has
+/// accepted may still need those behind it.
 async fn tasks(config: Config, sources: Sources, shutdown: CancellationToken) -> Result<(), Failure> {
     let mut running = tokio::task::JoinSet::new();
+    let mut ends = Vec::new();
     for service in Service::ALL {
-        running.spawn(services::serve(
-            service,
-            config.clone(),
-            sources.clone(),
-            shutdown.clone(),
-        ));
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let guard = ended.clone().drop_guard();
+        let served = services::serve(service, config.clone(), sources.clone(), stop.clone());
+        running.spawn(async move {
+            let _ended = guard;
+            served.await
+        });
+        ends.push((stop, ended));
     }
-    let mut result = Ok(());
+    let joined = |ended: Option<Result<Result<(), Failure>, tokio::task::JoinError>>| match ended {
+        Some(ended) => ended.unwrap_or_else(|e| Err(Failure::failed(e))),
+        None => Ok(()),
+    };
+    let mut result = tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        ended = running.join_next() => joined(ended),
+    };
+    shutdown.cancel();
+    for (stop, ended) in ends.iter().rev() {
+        stop.cancel();
+        ended.cancelled().await;
+    }
     while let Some(ended) = running.join_next().await {
-        let ended = ended.unwrap_or_else(|e| Err(Failure::failed(e)));
-        shutdown.cancel();
+        let ended = joined(Some(ended));
         if result.is_ok() {
             result = ended;
         }

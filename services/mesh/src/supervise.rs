@@ -94,32 +94,46 @@ pub(crate) type Statuses = Arc<Mutex<BTreeMap<String, ChildStatus>>>;
 /// A running set of children.
 #[derive(Debug)]
 pub struct Supervisor {
-    stop: CancellationToken,
+    ends: Vec<End>,
     statuses: Statuses,
     children: JoinSet<Result<(), SuperviseError>>,
+}
+
+/// Ends one child.
+#[derive(Debug)]
+struct End {
+    stop: CancellationToken,
+    ended: CancellationToken,
 }
 
 impl Supervisor {
     /// Starts every child of `program`, in order.
     pub fn start(program: PathBuf, specs: Vec<ChildSpec>, options: SuperviseOptions) -> Self {
-        let stop = CancellationToken::new();
+        let mut ends = Vec::new();
         let statuses = Statuses::default();
         let width = specs.iter().map(|s| s.name.len()).max().unwrap_or(0);
         let options = Arc::new(options);
         let mut children = JoinSet::new();
         for spec in specs {
             statuses.lock().insert(spec.name.clone(), ChildStatus::default());
-            children.spawn(child::keep_alive(
+            let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+            let guard = ended.clone().drop_guard();
+            let alive = child::keep_alive(
                 program.clone(),
                 spec,
                 Arc::clone(&options),
                 width,
                 Arc::clone(&statuses),
                 stop.clone(),
-            ));
+            );
+            children.spawn(async move {
+                let _ended = guard;
+                alive.await
+            });
+            ends.push(End { stop, ended });
         }
         Self {
-            stop,
+            ends,
             statuses,
             children,
         }
@@ -130,13 +144,17 @@ impl Supervisor {
         self.statuses.lock().get(name).copied()
     }
 
-    /// Runs until `shutdown` is cancelled or a child fails for good; then drains and ends every child.
+    /// Runs until `shutdown` is cancelled or a child fails for good; then drains and ends every child, the last one
+    /// first: what the front door has accepted may still need those behind it.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), SuperviseError> {
         let mut outcome = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
             ended = self.children.join_next() => flatten(ended),
         };
-        self.stop.cancel();
+        for end in self.ends.iter().rev() {
+            end.stop.cancel();
+            end.ended.cancelled().await;
+        }
         while let Some(ended) = self.children.join_next().await {
             let ended = flatten(Some(ended));
             if outcome.is_ok() {

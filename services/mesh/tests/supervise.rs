@@ -113,6 +113,30 @@ async fn restarts_slow_down_and_a_configuration_error_ends_the_whole_set() {
 }
 
 #[tokio::test]
+async fn the_last_child_ends_first_and_the_others_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("order");
+    let child = |name: &str, takes: &str| {
+        shell(
+            name,
+            &format!("cat >/dev/null; sleep {takes}; echo {name} >> {}", log.display()),
+        )
+    };
+    let set = vec![child("back", "0"), child("middle", "0"), child("front", "0.3")];
+    let supervisor = Supervisor::start("/bin/sh".into(), set, SuperviseOptions::default());
+    until("started", || {
+        ["back", "middle", "front"]
+            .iter()
+            .all(|name| supervisor.status(name).unwrap().pid.is_some())
+    })
+    .await;
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    supervisor.run(shutdown).await.unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "front\nmiddle\nback\n");
+}
+
+#[tokio::test]
 async fn a_missing_program_is_an_error() {
     let supervisor = Supervisor::start(
         "/nonexistent".into(),

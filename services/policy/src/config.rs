@@ -57,7 +57,8 @@ pub struct InvalidConfig {
 }
 
 impl PolicyConfig {
-    pub(crate) fn validate(&self) -> Result<(), InvalidConfig> {
+    /// Refuses what the types cannot.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
         let refuse = |key, rule| Err(InvalidConfig { key, rule });
         if self.bundle.trim().is_empty() {
             return refuse("bundle", "`gpu`, `cpu` or a path");

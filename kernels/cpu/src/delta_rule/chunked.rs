@@ -17,7 +17,7 @@ use crate::{
     Cpu,
     element::Element,
     gemm::{Into, View, gemm},
-    vector::{add_scaled, dispatch, exp, scale_into},
+    vector::{add_scaled, decay, dispatch, scale_into},
 };
 
 /// `cpu.chunked`.
@@ -157,7 +157,7 @@ impl Workspace {
             .zip(out.chunks_exact_mut(dv));
         for (i, ((x, of_key), o)) in rows.enumerate() {
             let v = input.value(start + i, head, &mut self.scratch);
-            let (beta, decay) = (input.beta.row(start + i)[head], self.cumulated[i].exp() as f32);
+            let (beta, decay) = (input.beta.row(start + i)[head], decay(self.cumulated[i] as f32));
             dispatch(
                 #[inline(always)]
                 || {
@@ -175,7 +175,7 @@ impl Workspace {
 
         if start + n < input.tokens() {
             let last = self.cumulated[n - 1];
-            let total = last.exp() as f32;
+            let total = decay(last as f32);
             let keys = &self.qk[n * dk..2 * n * dk];
             self.scratch.clear();
             self.scratch.resize(n * dk, 0.0);
@@ -188,7 +188,7 @@ impl Workspace {
                         .chunks_exact_mut(dk)
                         .zip(keys.chunks_exact(dk))
                         .zip(&self.cumulated[..n]);
-                    rows.for_each(|((to, key), g)| scale_into(to, key, exp((last - g) as f32)));
+                    rows.for_each(|((to, key), g)| scale_into(to, key, decay((last - g) as f32)));
                 },
             );
             let decayed = View::new(&self.scratch, n, dk, dk).transposed();
@@ -217,7 +217,7 @@ impl Workspace {
                         .zip(of_query.iter().zip(of_key))
                         .zip(cumulated);
                     for (((mix, solve), (of_query, of_key)), other) in seen {
-                        let decay = exp((g - other) as f32);
+                        let decay = decay((g - other) as f32);
                         *mix = of_query * decay;
                         *solve = beta * of_key * decay;
                     }

@@ -7,7 +7,7 @@ use super::{Input, Method, apply, gates::log_gates};
 use crate::{
     Cpu,
     element::Element,
-    vector::{add_scaled, dispatch},
+    vector::{add_scaled, decay, dispatch},
 };
 
 /// `cpu.recurrent`.
@@ -45,7 +45,7 @@ impl Method for Recurrent {
             for (token, row) in rows.into_iter().enumerate() {
                 input.query(token, key_head, &mut q, &mut scratch);
                 input.key(token, key_head, &mut k, &mut scratch);
-                let decay = input.decay.row(token)[head].exp();
+                let decay = decay(input.decay.row(token)[head]);
                 let beta = input.beta.row(token)[head];
                 let v = input.value(token, head, &mut scratch);
                 E::write(row, &mut rounded, |o| {
