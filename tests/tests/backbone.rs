@@ -2,7 +2,7 @@
 //!
 //! The weights are formulas (see fixtures/backbone/README.md), so nothing but numbers is stored.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::{collections::BTreeMap, fs, ops::ControlFlow, time::Duration};
 
@@ -21,11 +21,14 @@ const DELTA_RULES: [&str; 2] = ["cpu.chunked", "cpu.recurrent"];
 /// Of each value, absolute below 1 and relative above.
 const LIMIT: f64 = 1e-4;
 
+/// Shape, values, and their bytes.
+type Stored = (Vec<usize>, Vec<f32>, Vec<u8>);
+
 /// A model whose weights are formulas.
 struct Formula {
     fixture: Value,
     config: ModelConfig,
-    tensors: BTreeMap<String, (Vec<usize>, Vec<f32>, Vec<u8>)>,
+    tensors: BTreeMap<String, Stored>,
 }
 
 impl Formula {

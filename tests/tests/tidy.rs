@@ -12,7 +12,11 @@ fn crates() -> Vec<(String, String)> {
         .filter(|p| p.parent() != Some(&root()))
         .map(|p| (relative(p.parent().unwrap()), fs::read_to_string(&p).unwrap()))
         .collect();
-    assert!(all.len() >= 15, "found only {} crates: the walk is broken", all.len());
+    assert!(
+        all.len() >= 15,
+        "found only {} crates: the walk is broken",
+        all.len()
+    );
     all
 }
 
@@ -32,10 +36,13 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     for line in manifest.lines() {
         if line.starts_with('[') {
             section = line;
-        } else if section.contains("dependencies") && !section.contains("dev-dependencies") {
-            if let Some(name) = line.split(['.', ' ', '=']).next().filter(|n| !n.is_empty() && !n.starts_with('#')) {
-                found.insert(name.to_owned());
-            }
+        } else if section.contains("dependencies")
+            && !section.contains("dev-dependencies")
+            && let Some(name) = line.split(['.', ' ', '=']).next()
+            && !name.is_empty()
+            && !name.starts_with('#')
+        {
+            found.insert(name.to_owned());
         }
     }
     found
@@ -44,14 +51,19 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
 fn only_in(dependency: &str, allowed: &[&str]) {
     for (dir, manifest) in crates() {
         let has = dependencies(&manifest).contains(dependency);
-        assert!(!has || allowed.contains(&dir.as_str()), "{dir} depends on {dependency}; only {allowed:?} may");
+        assert!(
+            !has || allowed.contains(&dir.as_str()),
+            "{dir} depends on {dependency}; only {allowed:?} may"
+        );
     }
 }
 
 #[test]
 fn invariant_1_only_the_gateway_tokenises() {
     only_in("tokenizers", &["gateway", "tests"]);
-    assert!(dependencies(&fs::read_to_string(root().join("gateway/Cargo.toml")).unwrap()).contains("tokenizers"));
+    assert!(
+        dependencies(&fs::read_to_string(root().join("gateway/Cargo.toml")).unwrap()).contains("tokenizers")
+    );
 }
 
 #[test]
@@ -63,9 +75,15 @@ fn invariant_1_unsafe_and_cuda_live_in_kernels() {
             seen += 1;
         }
     }
-    assert!(seen > 0, "the mapped files need `unsafe` somewhere: the search is broken");
+    assert!(
+        seen > 0,
+        "the mapped files need `unsafe` somewhere: the search is broken"
+    );
     for (dir, manifest) in crates() {
-        assert!(!dependencies(&manifest).contains("cudarc") || dir.starts_with("kernels/"), "{dir} links CUDA");
+        assert!(
+            !dependencies(&manifest).contains("cudarc") || dir.starts_with("kernels/"),
+            "{dir} links CUDA"
+        );
     }
 }
 
@@ -80,7 +98,15 @@ fn invariant_1_pure_crates_do_no_io() {
     for dir in ["gateway/decider/src", "kernels/api/src"] {
         for (path, text) in sources(dir) {
             let code = code_only(&text);
-            for word in ["std::fs", "std::net", "std::env", "std::process", "tokio", "File::open", "reqwest"] {
+            for word in [
+                "std::fs",
+                "std::net",
+                "std::env",
+                "std::process",
+                "tokio",
+                "File::open",
+                "reqwest",
+            ] {
                 assert!(!code.contains(word), "{path} does I/O: {word}");
             }
         }
@@ -96,7 +122,16 @@ fn invariant_1_pure_crates_do_no_io() {
 
 #[test]
 fn invariant_1_the_executor_knows_no_family() {
-    let names = ["startlux", "clef", "pplx", "open_jev", "open-jev", "intern", "cua_s1", "decider_2b"];
+    let names = [
+        "startlux",
+        "clef",
+        "pplx",
+        "open_jev",
+        "open-jev",
+        "intern",
+        "cua_s1",
+        "decider_2b",
+    ];
     for (path, text) in sources("services/executor") {
         let text = text.to_lowercase();
         for name in names {
@@ -112,41 +147,80 @@ fn config_structs_refuse_unknown_fields() {
         for (path, text) in sources(dir) {
             let lines: Vec<_> = text.lines().collect();
             for (i, line) in lines.iter().enumerate() {
-                let Some(rest) = line.strip_prefix("pub struct ") else { continue };
+                let Some(rest) = line.strip_prefix("pub struct ") else {
+                    continue;
+                };
                 let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
                 let attributes = lines[i.saturating_sub(8)..i].join("\n");
                 if !name.ends_with("Config") || !attributes.contains("Deserialize") || name == "ModelConfig" {
                     continue;
                 }
                 seen += 1;
-                assert!(attributes.contains("deny_unknown_fields"), "{path}: {name} takes unknown keys");
+                assert!(
+                    attributes.contains("deny_unknown_fields"),
+                    "{path}: {name} takes unknown keys"
+                );
             }
         }
     }
-    assert!(seen >= 5, "found only {seen} config structs: the search is broken");
+    assert!(
+        seen >= 5,
+        "found only {seen} config structs: the search is broken"
+    );
 }
 
 #[test]
 fn crates_and_files_say_what_they_are() {
     for (dir, _) in crates() {
-        let lib = ["src/lib.rs", "src/main.rs"].iter().map(|f| root().join(&dir).join(f)).find(|p| p.exists());
+        let lib = ["src/lib.rs", "src/main.rs"]
+            .iter()
+            .map(|f| root().join(&dir).join(f))
+            .find(|p| p.exists());
         let text = fs::read_to_string(lib.unwrap_or_else(|| panic!("{dir} has no source"))).unwrap();
         assert!(text.starts_with("//! "), "{dir} does not say what it is");
     }
     for (path, text) in sources(".") {
         let lines = text.lines().count();
         assert!(lines <= 700, "{path} has {lines} lines: one idea a file");
-        let name = Path::new(&path).file_stem().unwrap().to_string_lossy().into_owned();
-        assert!(!matches!(name.as_str(), "utils" | "util" | "common" | "manager" | "helpers"), "{path} names no idea");
+        let name = Path::new(&path)
+            .file_stem()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        assert!(
+            !matches!(name.as_str(), "utils" | "util" | "common" | "manager" | "helpers"),
+            "{path} names no idea"
+        );
     }
 }
 
 #[test]
 fn top_level_is_the_agreed_one() {
     let allowed = [
-        "Cargo.toml", "Cargo.lock", "README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "CHANGELOG.md",
-        "THIRD-PARTY.md", "LICENSE", "proto", "services", "gateway", "kernels", "deploy", "tests", "docs",
-        ".ci", ".git", ".gitignore", "deny.toml", "clippy.toml", "rustfmt.toml", "target", ".venv", ".tools",
+        "Cargo.toml",
+        "Cargo.lock",
+        "README.md",
+        "ARCHITECTURE.md",
+        "SPECIFICATION.md",
+        "CHANGELOG.md",
+        "THIRD-PARTY.md",
+        "LICENSE",
+        "proto",
+        "services",
+        "gateway",
+        "kernels",
+        "deploy",
+        "tests",
+        "docs",
+        ".ci",
+        ".git",
+        ".gitignore",
+        "deny.toml",
+        "clippy.toml",
+        "rustfmt.toml",
+        "target",
+        ".venv",
+        ".tools",
     ];
     for entry in fs::read_dir(root()).unwrap() {
         let name = entry.unwrap().file_name().to_string_lossy().into_owned();
@@ -159,14 +233,20 @@ fn every_promise_names_a_test_that_exists() {
     let specification = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
     let tests: String = sources(".").into_iter().map(|(_, text)| text).collect();
     let mut promises = 0;
-    for line in specification.lines().filter(|l| l.starts_with("| ") && l.chars().nth(2).is_some_and(|c| c.is_ascii_digit())) {
+    for line in specification
+        .lines()
+        .filter(|l| l.starts_with("| ") && l.chars().nth(2).is_some_and(|c| c.is_ascii_digit()))
+    {
         promises += 1;
         let cell = line.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
         let named: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "no test named: {line}");
         for name in named {
             let function = name.rsplit("::").next().unwrap();
-            assert!(tests.contains(&format!("fn {function}(")), "no test `{function}`, which a promise names: {line}");
+            assert!(
+                tests.contains(&format!("fn {function}(")),
+                "no test `{function}`, which a promise names: {line}"
+            );
         }
     }
     assert!(promises >= 20, "read only {promises} promises");
@@ -194,7 +274,10 @@ fn third_party_lists_every_package() {
         };
         packages += 1;
         let row = format!("| {} | {} |", field("name"), field("version"));
-        assert!(list.contains(&row), "THIRD-PARTY.md lacks {row}: run tests/scripts/third_party.py");
+        assert!(
+            list.contains(&row),
+            "THIRD-PARTY.md lacks {row}: run tests/scripts/third_party.py"
+        );
     }
     assert!(packages > 100);
 }

@@ -67,9 +67,11 @@ fn hear(view: &MeshView, mut message: PolicyServiceWatchResponse, turn: Turn) {
         .into_iter()
         .filter_map(|issued| held(issued, received))
         .collect::<HashMap<_, _>>();
+    // A refusal that no bundle decided says that policy does not know: the executor is without a permit, no more.
     let refusals = message
         .refusals
         .into_iter()
+        .filter(|refusal| !refusal.transient)
         .map(|refusal| (refusal.instance_id, refusal.reasons))
         .collect();
     view.update(|facts| {

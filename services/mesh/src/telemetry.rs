@@ -125,7 +125,8 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     if !(0.0..=1.0).contains(&config.sample_ratio) {
         return Err(TelemetryError::SampleRatio);
     }
-    let log_filter = EnvFilter::builder().parse(&config.log_level)?;
+    // The libraries' own announcements are no news; a directive of the user's still wins.
+    let log_filter = EnvFilter::builder().parse(format!("opentelemetry=warn,{}", config.log_level))?;
     let (provider, runtime) = provider(service, config)?;
 
     let spans = tracing_opentelemetry::layer()

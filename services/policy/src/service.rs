@@ -183,6 +183,7 @@ impl Watcher {
                         .into_iter()
                         .filter(|v| !v.decision.allow)
                         .map(|v| Refusal {
+                            transient: v.bundle_revision.is_empty(),
                             instance_id: v.instance_id,
                             reasons: v.decision.reasons,
                         })
