@@ -118,11 +118,11 @@ fn the_embedded_model_gives_the_golden_logits() {
     let mut engine = engine(&checkpoint);
     let text = fs::read_to_string(root().join("tests/fixtures/heldout/golden_logits.json")).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    let cases = golden["cases"].as_array().unwrap();
+    let cases = golden["items"].as_array().unwrap();
     assert!(cases.len() >= 8);
     for case in cases {
-        let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
-        let expected: Vec<f32> = serde_json::from_value(case["logits"].clone()).unwrap();
+        let ids: Vec<u32> = serde_json::from_value(case["token_ids"].clone()).unwrap();
+        let expected: Vec<f32> = serde_json::from_value(case["letter_logits"].clone()).unwrap();
         let plan = ForwardPlan {
             sequences: vec![SequencePlan {
                 token_ids: ids,

@@ -1,4 +1,4 @@
-"""Reads the word banks and splits every list into train / validation / held-out lines.
+"""Reads the word banks, whose lists are split into train / validation / held-out lines.
 
 The unit of the split is one *line* of a bank file: a whole family of wordings
 (`{a|b}` alternatives included), a whole state template, or a whole description.
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+RESERVED = os.path.join(HERE, "bank", "reserved.txt")
 WORD = re.compile(r"[a-z]+")
 
 
@@ -194,34 +195,15 @@ class Bank:
         self.pools.append((cat, p))
         return p
 
-    def split_all(self, test_share=0.16, val_share=0.10):
-        """Chooses the reserved lines by hash. A model trained from nothing cannot know a word
-        that it never saw, so a line is reserved only if most of its words (65 %) also occur in
-        lines that are not reserved, and `known` lets the sampler draw the alternatives that
-        consist of known words only."""
-        count = Counter()
-        for _, p in self.pools:
-            for l in p.lines:
-                count.update(words(l.text))
-        ranked = []
-        for _, p in self.pools:
-            n = len(p.lines)
-            want_test = max(1, round(test_share * n)) if n >= 4 else 0
-            want_val = max(1, round(val_share * n)) if n >= 5 else 0
-            order = sorted(p.lines, key=lambda l: hashlib.sha256((p.key + "\0" + l.text).encode()).hexdigest())
-            ranked.append((p, order, {"test": want_test, "val": want_val}))
-        for split in ("test", "val"):
-            for p, order, want in ranked:
-                for l in order:
-                    if want[split] <= 0:
-                        break
-                    if l.split != "train" or l.text in p.frozen:
-                        continue
-                    ws = words(l.text)
-                    if ws and sum(count[w] >= 2 for w in ws) >= 0.65 * len(ws):
-                        l.split = split
-                        want[split] -= 1
-                        count.subtract(ws)
+    def split_all(self):
+        """Marks the reserved lines that `bank/reserved.txt` lists; every other line is for training, so that lines
+        can be added without moving the split. `known` lets the sampler draw, of a reserved line, only the
+        alternatives that consist of words that training has."""
+        lines = {(cat, p.key, l.text): l for cat, p in self.pools for l in p.lines}
+        with open(RESERVED, encoding="utf-8") as f:
+            for row in f:
+                split, cat, key, text = row.rstrip("\n").split("\t")
+                lines[cat, key, text].split = split     # a reserved line that is gone is an error
         self.known = set()
         for _, p in self.pools:
             p.finish()
@@ -233,7 +215,45 @@ class Bank:
                     self.known |= words(t)
 
 
+def reserve(bank, test_share=0.16, val_share=0.10):
+    """Chooses the reserved lines by hash, once. A model trained from nothing cannot know a word that it never saw,
+    so a line is reserved only if most of its words (65 %) also occur in lines that are not reserved."""
+    count = Counter()
+    for _, p in bank.pools:
+        for l in p.lines:
+            l.split = "train"
+            count.update(words(l.text))
+    ranked = []
+    for cat, p in bank.pools:
+        n = len(p.lines)
+        want_test = max(1, round(test_share * n)) if n >= 4 else 0
+        want_val = max(1, round(val_share * n)) if n >= 5 else 0
+        order = sorted(p.lines, key=lambda l: hashlib.sha256((p.key + "\0" + l.text).encode()).hexdigest())
+        ranked.append((cat, p, order, {"test": want_test, "val": want_val}))
+    rows = []
+    for split in ("test", "val"):
+        for cat, p, order, want in ranked:
+            for l in order:
+                if want[split] <= 0:
+                    break
+                if l.split != "train" or l.text in p.frozen:
+                    continue
+                ws = words(l.text)
+                if ws and sum(count[w] >= 2 for w in ws) >= 0.65 * len(ws):
+                    l.split = split
+                    want[split] -= 1
+                    count.subtract(ws)
+                    rows.append((split, cat, p.key, l.text))
+    return rows
+
+
 if __name__ == "__main__":
+    import sys
+    if sys.argv[1:] == ["--reserve"]:       # only ever needed once: it chooses anew
+        open(RESERVED, "w").close()
+        rows = reserve(Bank())
+        with open(RESERVED, "w", encoding="utf-8") as f:
+            f.writelines("\t".join(r) + "\n" for r in rows)
     b = Bank()
     for cat in ("template", "question", "wording", "desc", "filler"):
         ps = [p for c, p in b.pools if c == cat]

@@ -110,12 +110,14 @@ def main():
     ap.add_argument("--wd", type=float, default=0.1)
     ap.add_argument("--dropout", type=float, default=0.1)
     ap.add_argument("--lm", type=float, default=0.3)
+    ap.add_argument("--hide", type=float, default=0.04, help="share of hidden tokens at the start; none at the end")
     ap.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--resume", help="start from the weights of this checkpoint folder")
     ap.add_argument("--tokenizer", help="use this tokenizer.json instead of training one")
     ap.add_argument("--no-graphs", action="store_true")
     ap.add_argument("--no-compile", action="store_true")
+    ap.add_argument("--report-draws", type=int, default=6000, help="decisions of each accuracy that is printed")
     ap.add_argument("--test", action="store_true", help="print the accuracy on the reserved wordings at the end")
     a = ap.parse_args()
     check_golden()
@@ -155,12 +157,15 @@ def main():
         fast = [torch.compile(layer, dynamic=False) for layer in model.layers]
     params = [p for _, p in named]
     lm_weight = torch.tensor(a.lm, device=dev)
+    hide = torch.tensor(a.hide, device=dev)
 
     def train_step(ids, lengths, gold, count, ends):
         opt.zero_grad(set_to_none=True)
         with torch.autocast(dev, dtype=torch.bfloat16, enabled=cuda, cache_enabled=False):
+            # A few tokens are hidden, so that no single word is all that an answer hangs on.
+            seen_ids = torch.where(torch.rand(ids.shape, device=dev) < hide, cfg.vocab - 5, ids)
             # the few wide batches are not worth a compilation of their own
-            h, before = model(ids, tap=True, fast=fast if ids.shape[1] <= 192 else None)
+            h, before = model(seen_ids, tap=True, fast=fast if ids.shape[1] <= 192 else None)
             loss, lm, hit = heads(h, ids, lengths, gold, count, model.embed_tokens.weight, ids.shape[0] // 3)
             point, letter = tutor(before, gold, count, ends)
             total = loss + lm_weight * lm + 0.5 * point + 0.1 * letter
@@ -216,6 +221,7 @@ def main():
         frac = 0.0 if t0 is None else min(1.0, (time.time() - t0) / (a.minutes * 60))
         lr = a.lr * min(1.0, (step + 1) / warm) * (0.5 * (1 + np.cos(np.pi * frac)) * 0.99 + 0.01)
         lm_weight.fill_(a.lm * (1 - frac) + 0.02)
+        hide.fill_(a.hide * max(0.0, 1 - 1.3 * frac))
         if cuda:
             rate.fill_(lr)
         else:
@@ -241,7 +247,7 @@ def main():
     model.eval()
     save_checkpoint(model, a.out)
     print("steps", step, "batches by width", seen, flush=True)
-    finish(a.out, dev, a.test)
+    finish(a.out, dev, a.test, n=a.report_draws)
     import hf_check
     hf_check.check(a.out)
     print(f"total {time.time() - t_start:.0f}s")
