@@ -19,7 +19,7 @@ use crate::{
     channel,
     classify::Classifier,
     config::{GatewayConfig, InvalidConfig},
-    grpc::ClassifierFace,
+    grpc::{ClassifierFace, Readable},
     http::{self, Face},
     readiness::{HEALTH_ENTRIES, Readiness},
     view::{MeshView, follow_capability, follow_policy, tend_executors},
@@ -149,7 +149,7 @@ pub async fn start(
     let face = ClassifierServiceServer::new(ClassifierFace::new(Arc::clone(&classifier)))
         .max_decoding_message_size(config.limits.max_body_bytes);
     let grpc = serve(grpc_listener, health, shutdown.clone(), options, |routes| {
-        routes.add_service(face);
+        routes.add_service(Readable::new(face));
     })
     .await?;
 

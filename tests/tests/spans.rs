@@ -56,6 +56,7 @@ fn marked() -> ClassifyRequest {
             ),
             yes_no("urgent", &format!("Is the {MARKER} urgent?")),
         ],
+        truncate_state: false,
     }
 }
 
@@ -176,15 +177,17 @@ fn check(all: &[Received], id: &str, root_name: &str, sequences: usize, snapshot
 
     within(trace.child(root, "policy"), root);
     let client = trace.child(root, "deltagate.v1.ExecutorService/Forward");
-    let tokenize = trace
-        .children(root)
-        .into_iter()
-        .find(|s| s.span.name == "tokenize")
-        .expect("no span `tokenize`");
+    let tokenize = trace.child(root, "tokenize");
     within(tokenize, root);
     assert!(
         nanos(tokenize).1 <= nanos(client).0 + SKEW,
         "tokenised after the call"
+    );
+    let answer = trace.child(root, "answer");
+    within(answer, root);
+    assert!(
+        nanos(answer).0 + SKEW >= nanos(client).1,
+        "answered before the call"
     );
     assert_eq!(client.span.kind(), SpanKind::Client);
     within(client, root);

@@ -3,7 +3,7 @@
 use crate::Content;
 
 /// All answers to one request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// `(question id, answer)`, in the order of the questions.
     pub answers: Vec<(String, Answer)>,
@@ -48,4 +48,7 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens that were generated: 0 in every family that reads answers from the prompt.
     pub output_tokens: u64,
+    /// Tokens that the prompts would have had beyond those, had the state not been cut; see
+    /// [`DecisionRequest::truncate_state`](crate::DecisionRequest::truncate_state).
+    pub truncated_tokens: u64,
 }

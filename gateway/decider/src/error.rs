@@ -109,13 +109,17 @@ fn write_path(path: &[PathSegment]) -> String {
     out
 }
 
+/// Most violations that one refusal names: the rest adds nothing for a reader, and a gRPC status has to fit into the few
+/// KiB that clients allow for trailers.
+pub const MAX_VIOLATIONS: usize = 32;
+
 /// Why a request is refused: it says what to change. Never the server's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.summary())]
 pub struct RequestError {
     /// Unreadable, or readable and not answerable.
     pub kind: RequestErrorKind,
-    /// At least one, in request order.
+    /// At least one and at most [`MAX_VIOLATIONS`], in request order.
     pub violations: Vec<Violation>,
 }
 
@@ -145,11 +149,12 @@ impl RequestError {
         }
     }
 
-    /// `Ok` when there is nothing wrong.
-    pub(crate) fn unless_empty(violations: Vec<Violation>) -> Result<(), Self> {
+    /// `Ok` when there is nothing wrong. At most [`MAX_VIOLATIONS`] are kept.
+    pub fn unless_empty(mut violations: Vec<Violation>) -> Result<(), Self> {
         if violations.is_empty() {
             return Ok(());
         }
+        violations.truncate(MAX_VIOLATIONS);
         Err(RequestError {
             kind: RequestErrorKind::Unanswerable,
             violations,

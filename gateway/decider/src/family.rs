@@ -18,7 +18,7 @@ pub trait Tokenizer: Send + Sync {
 pub struct FamilyContext {
     /// The model's tokenizer. Shared, because a later step may have to encode again.
     pub tokenizer: Arc<dyn Tokenizer>,
-    /// Longest sequence, in tokens. A longer one is refused, never cut.
+    /// Longest sequence, in tokens. A longer one is refused; it is cut only if the request says so.
     pub max_tokens: usize,
 }
 

@@ -27,7 +27,8 @@ mod request;
 
 pub use answer::{Answer, Answers, Usage};
 pub use error::{
-    DeciderError, FamilyError, PathSegment, RequestError, RequestErrorKind, TokenizeError, Violation,
+    DeciderError, FamilyError, MAX_VIOLATIONS, PathSegment, RequestError, RequestErrorKind, TokenizeError,
+    Violation,
 };
 pub use families::{family, family_defaults};
 pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Tokenizer};

@@ -1,4 +1,5 @@
-//! Softmax, argmax, and confidence as TypeSafe defines it ("definition A"). All in f64, unrounded.
+//! Softmax, argmax, and confidence as TypeSafe defines it ("definition A"). All in f64, unrounded; and the rounding of the
+//! families that round.
 
 /// `p_i = exp((z_i - max z) / temperature) / sum`. Empty for no logits. The logits are finite, the temperature above 0.
 pub fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
@@ -51,6 +52,13 @@ pub fn score_confidence(p: &[f64]) -> f64 {
 /// Expected level `sum of i p_i`.
 pub fn expected_level(p: &[f64]) -> f64 {
     p.iter().enumerate().map(|(i, p)| i as f64 * p).sum()
+}
+
+/// `x` to `digits` decimals as Python's `round` does it: the exact binary value, correctly rounded, ties to even.
+///
+/// Not by way of `x * 10^digits`, which rounds twice: 2.675 is 2.67, because the nearest double lies below it.
+pub fn round_decimal(x: f64, digits: usize) -> f64 {
+    format!("{x:.digits$}").parse().unwrap_or(x)
 }
 
 #[cfg(test)]
@@ -106,6 +114,22 @@ mod tests {
             assert!(near(expected_level(&got), score));
             assert!(near(score_confidence(&got), score_conf));
         }
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_exact_value() {
+        for (x, digits, want) in [
+            (2.675, 2, 2.67),
+            (0.12345, 4, 0.1235),
+            (0.12355, 4, 0.1235),
+            (0.125, 2, 0.12),
+            (0.375, 2, 0.38),
+            (2.5, 0, 2.0),
+            (1e300, 4, 1e300),
+        ] {
+            assert_eq!(round_decimal(x, digits), want, "{x}");
+        }
+        assert!(round_decimal(-0.00001, 4).is_sign_negative() && round_decimal(f64::NAN, 4).is_nan());
     }
 
     #[test]

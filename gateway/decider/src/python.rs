@@ -1,8 +1,11 @@
 //! Text rules of Python that prompts depend on, where Rust's own differ.
 
+/// What is white space to `str.strip` and not to Unicode.
+const SEPARATORS: std::ops::RangeInclusive<char> = '\u{1c}'..='\u{1f}';
+
 /// White space of `str.strip` and of `\s`: Unicode White_Space and U+001C to U+001F.
 pub fn is_whitespace(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+    c.is_whitespace() || SEPARATORS.contains(&c)
 }
 
 /// `str.strip()`.
@@ -14,7 +17,8 @@ pub fn strip(text: &str) -> &str {
 ///
 /// Python also reads the decimal digits of other scripts. Such text is `None` here: see [`has_other_digits`].
 pub fn float(text: &str) -> Option<f64> {
-    let text = strip(text);
+    // Not `strip`: the four separators that `str.strip` takes are no white space to `float`.
+    let text = text.trim_matches(|c| is_whitespace(c) && !SEPARATORS.contains(&c));
     if !text.contains('_') {
         return text.parse().ok();
     }
@@ -74,7 +78,7 @@ mod tests {
             assert_eq!(float(text), Some(value), "{text}");
         }
         for text in [
-            "", "high", "1__0", "_1", "1_", "1_.0", ".", "e5", "0x10", "1 2", "i_nf",
+            "", "high", "\u{1c}1", "1__0", "_1", "1_", "1_.0", ".", "e5", "0x10", "1 2", "i_nf",
         ] {
             assert_eq!(float(text), None, "{text}");
         }

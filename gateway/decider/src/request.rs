@@ -9,6 +9,8 @@ pub struct DecisionRequest {
     pub state: Option<Content>,
     /// In request order.
     pub questions: Vec<Question>,
+    /// Whether a family may cut the end of the state so that a prompt fits the model. Otherwise it refuses.
+    pub truncate_state: bool,
 }
 
 /// A value that a prompt shows to the model.

@@ -84,7 +84,8 @@ fn requests_that_did_not_come_through_http_are_checked_too() {
     assert_eq!(
         refused(DecisionRequest {
             state: None,
-            questions: vec![choice("a", 2)]
+            questions: vec![choice("a", 2)],
+            truncate_state: false,
         }),
         ("state".into(), "MISSING")
     );

@@ -4,8 +4,8 @@
 mod support;
 
 use deltagate_decider::{
-    Answer, ChoiceOption, Criteria, DeciderError, FamilyContext, MAX_SEQUENCES_PER_PLAN, Question,
-    RowSelection, SequenceOutput, Step,
+    Answer, ChoiceOption, Content, Criteria, DeciderError, DecisionRequest, FamilyContext,
+    MAX_SEQUENCES_PER_PLAN, Question, RowSelection, SequenceOutput, Step,
 };
 use serde_json::{Value, json};
 use support::{choice, context, drive, letters, plain_startlux, request};
@@ -273,4 +273,90 @@ fn explain_shows_the_groups_of_a_wide_choice() {
         .collect();
     assert_eq!(spans, [(json!(0), json!(2), 14), (json!(1), json!(2), 13)]);
     assert_eq!(explained[1].spans["letters"]["A"], "option 14 of many");
+}
+
+/// A request about a long state that may be cut.
+fn long(questions: Vec<Question>, state: &str) -> DecisionRequest {
+    DecisionRequest {
+        state: Some(Content::Text(state.into())),
+        truncate_state: true,
+        ..request(questions)
+    }
+}
+
+#[test]
+fn a_state_is_cut_only_where_the_request_allows_it_and_the_cut_is_counted() {
+    let (tokenizer, cx) = context();
+    let cx = FamilyContext {
+        max_tokens: 1000,
+        ..cx
+    };
+    for state in [
+        "ab cd ".repeat(2000),
+        "é".repeat(3000),
+        format!(" {}{}", "x".repeat(900), "語".repeat(900)),
+    ] {
+        let asked = long(vec![choice("a", 2), choice("b", 30)], &state);
+        let refused = DecisionRequest {
+            truncate_state: false,
+            ..asked.clone()
+        };
+        assert!(plain_startlux().start(&refused, &cx).is_err());
+        tokenizer.texts.lock().unwrap().clear();
+        let (answers, plans) = drive(&*plain_startlux(), &asked, &cx, |_, n| vec![0.0; n]).unwrap();
+        let mut cut = 0;
+        let unbounded = FamilyContext {
+            max_tokens: usize::MAX,
+            ..cx.clone()
+        };
+        let (_, whole) = drive(&*plain_startlux(), &asked, &unbounded, |_, n| vec![0.0; n]).unwrap();
+        for (plan, whole) in plans.iter().zip(&whole) {
+            for (sequence, whole) in plan.sequences.iter().zip(&whole.sequences) {
+                let (count, all) = (sequence.token_ids.len(), whole.token_ids.len());
+                // One character may be three tokens of this tokenizer.
+                assert!((1000 - 8..=1000).contains(&count), "{count} tokens");
+                // The beginning of the state is there, and everything behind the state.
+                let same = sequence
+                    .token_ids
+                    .iter()
+                    .zip(&whole.token_ids)
+                    .take_while(|(a, b)| a == b)
+                    .count();
+                let tail = sequence
+                    .token_ids
+                    .iter()
+                    .rev()
+                    .zip(whole.token_ids.iter().rev())
+                    .take_while(|(a, b)| a == b)
+                    .count();
+                assert!(
+                    same + tail >= count,
+                    "something else than the end of the state was cut"
+                );
+                cut += (all - count) as u64;
+            }
+        }
+        assert_eq!(answers.usage.truncated_tokens, cut);
+    }
+    // What fits is not touched, and what cannot fit is refused as ever, with both numbers.
+    let fits = long(vec![choice("a", 2)], "short");
+    let (answers, _) = drive(&*plain_startlux(), &fits, &cx, |_, n| vec![0.0; n]).unwrap();
+    assert_eq!(answers.usage.truncated_tokens, 0);
+    let tight = FamilyContext {
+        max_tokens: 100,
+        ..cx
+    };
+    let whole = plain_startlux()
+        .explain(&request(vec![choice("a", 2)]), &context().1)
+        .unwrap()[0]
+        .ids
+        .len();
+    let Err(DeciderError::Request(error)) = plain_startlux().start(&long(vec![choice("a", 2)], "x"), &tight)
+    else {
+        panic!()
+    };
+    assert_eq!(
+        error.to_string(),
+        format!("questions[0]: the prompt has {whole} tokens, the limit is 100")
+    );
 }

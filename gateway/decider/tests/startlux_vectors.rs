@@ -286,6 +286,7 @@ fn answers() {
             let request = DecisionRequest {
                 state: Some(Content::Text("x".into())),
                 questions: vec![question],
+                truncate_state: false,
             };
             // The other types have a temperature that would be noticed.
             let mut temperatures = json!({"choice": 7.0, "score": 7.0, "noul": 7.0});

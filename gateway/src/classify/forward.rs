@@ -92,6 +92,7 @@ impl Rounds<'_> {
             sequences: sequences.iter().map(wire_sequence).collect(),
             noncausal_full_attention: plan.noncausal_full_attention,
             segment_events: self.events.is_some(),
+            result_only: self.events.is_none(),
         };
         let mut request = Request::new(message);
         set_remaining(&mut request, Some(way_back(self.deadline)))?;

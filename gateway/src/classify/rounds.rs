@@ -12,6 +12,8 @@ use deltagate_decider::{
     Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Plan, SequenceOutput, Step,
 };
 use deltagate_mesh::{deadline::exceeded, error::ServiceError};
+use opentelemetry::trace::TraceContextExt;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::{
     call::{Call, Classified, Decode, Event, Events, Timings},
@@ -270,7 +272,7 @@ impl<'a> Rounds<'a> {
             max_tokens: model.max_tokens,
         };
         let (family, request) = (Arc::clone(&model.family), Arc::clone(request));
-        self.tokenize(move || {
+        self.decide(move || {
             let mut decider = family.start(&request, &cx)?;
             let step = decider.step(None)?;
             Ok((decider, step))
@@ -283,23 +285,28 @@ impl<'a> Rounds<'a> {
         mut decider: Box<dyn Decider>,
         outputs: Vec<SequenceOutput>,
     ) -> Result<(Box<dyn Decider>, Step), Refusal> {
-        self.tokenize(move || {
+        self.decide(move || {
             let step = decider.step(Some(&outputs))?;
             Ok((decider, step))
         })
         .await
     }
 
-    /// Runs a part of the decider.
-    async fn tokenize<R: Send + 'static>(
+    /// Runs a step of the decider: one that makes a plan tokenises, the last one answers.
+    async fn decide(
         &mut self,
-        work: impl FnOnce() -> Result<R, DeciderError> + Send + 'static,
-    ) -> Result<R, Refusal> {
+        work: impl FnOnce() -> Result<(Box<dyn Decider>, Step), DeciderError> + Send + 'static,
+    ) -> Result<(Box<dyn Decider>, Step), Refusal> {
         self.stage.set("tokenize");
         let span = tracing::info_span!("tokenize");
         let begun = Instant::now();
-        let result = self.off_reactor(move || span.in_scope(work)).await?;
-        self.timings.tokenize += begun.elapsed();
+        let inside = span.clone();
+        let result = self.off_reactor(move || inside.in_scope(work)).await?;
+        if matches!(result, Ok((_, Step::Done(_)))) {
+            span.context().span().update_name("answer");
+        } else {
+            self.timings.tokenize += begun.elapsed();
+        }
         result.map_err(|error| match error {
             DeciderError::Tokenize(_) if Instant::now() >= self.deadline => exceeded("tokenize").into(),
             error => error.into(),

@@ -1,8 +1,8 @@
 //! From `ClassifyRequest` to a decision request, strictly: what the proto comments promise is checked here.
 
 use deltagate_decider::{
-    ChoiceOption, Content, Criteria, DecisionRequest, JsonLimits, Limits, PathSegment, Question,
-    RequestError, RequestErrorKind, Violation, parse_json, python,
+    ChoiceOption, Content, Criteria, DecisionRequest, JsonLimits, Limits, MAX_VIOLATIONS, PathSegment,
+    Question, RequestError, Violation, parse_json, python,
 };
 use deltagate_proto::v1;
 
@@ -18,8 +18,9 @@ pub(super) fn decode(request: v1::ClassifyRequest, limits: &Limits) -> Result<De
     let decoded = DecisionRequest {
         questions: questions.collect(),
         state,
+        truncate_state: request.truncate_state,
     };
-    found.into_result()?;
+    RequestError::unless_empty(found.0)?;
     limits.check(&decoded)?;
     Ok(decoded)
 }
@@ -28,24 +29,11 @@ pub(super) fn decode(request: v1::ClassifyRequest, limits: &Limits) -> Result<De
 #[derive(Default)]
 struct Found(Vec<Violation>);
 
-/// No more violations than this are named: the rest adds nothing for a reader.
-const MAX_NAMED: usize = 32;
-
 impl Found {
     fn add(&mut self, path: &[PathSegment], reason: &'static str, message: impl Into<String>) {
-        if self.0.len() < MAX_NAMED {
+        if self.0.len() < MAX_VIOLATIONS {
             self.0.push(Violation::new(path.iter().cloned(), reason, message));
         }
-    }
-
-    fn into_result(self) -> Result<(), RequestError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        Err(RequestError {
-            kind: RequestErrorKind::Unanswerable,
-            violations: self.0,
-        })
     }
 
     fn state(&mut self, state: v1::Content) -> Option<Content> {

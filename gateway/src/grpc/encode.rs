@@ -23,6 +23,7 @@ pub(super) fn encode(classified: Classified) -> v1::ClassifyResponse {
         usage: Some(v1::Usage {
             input_tokens: classified.answers.usage.input_tokens,
             output_tokens: classified.answers.usage.output_tokens,
+            truncated_tokens: classified.answers.usage.truncated_tokens,
         }),
         capability_fingerprint: classified.fingerprint,
         timings: Some(encode_timings(classified.timings)),

@@ -2,6 +2,8 @@
 
 mod decode;
 mod encode;
+mod readable;
 mod service;
 
+pub(crate) use readable::Readable;
 pub use service::ClassifierFace;

@@ -2,6 +2,7 @@
 
 mod body;
 mod envelope;
+mod linger;
 mod models;
 mod peek;
 mod probes;
@@ -33,5 +34,6 @@ pub(crate) fn router(face: Face) -> Router {
         .fallback(respond::unknown_route)
         .method_not_allowed_fallback(respond::wrong_method)
         .layer(middleware::from_fn(envelope::wrap))
+        .layer(middleware::from_fn(linger::drain))
         .with_state(face)
 }

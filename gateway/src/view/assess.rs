@@ -15,7 +15,7 @@ use super::{
     bundle::ActiveBundle,
     model::Model,
     obstacle::Obstacle,
-    state::{ExecutorFacts, Facts, HeldPermit, SeenExecutor},
+    state::{ExecutorFacts, Facts, HeldPermit, Refused, SeenExecutor},
 };
 use crate::config::FollowConfig;
 
@@ -214,7 +214,10 @@ pub(super) fn assess(facts: &Facts, follow: &FollowConfig, now: Instant) -> Asse
                     seen,
                     facts.executors.get(instance),
                     policy.and_then(|policy| policy.permits.get(instance)),
-                    policy.and_then(|policy| policy.refusals.get(instance)),
+                    policy
+                        .and_then(|policy| policy.refusals.get(instance))
+                        .filter(|refused| concerns(refused, &seen.snapshot))
+                        .map(|refused| &refused.reasons),
                     bundle.as_deref(),
                     follow,
                     now,
@@ -301,6 +304,12 @@ fn judge(
         model: Arc::clone(model),
         in_flight: Arc::clone(&executor.in_flight),
     })
+}
+
+/// Whether a refusal is of this very binding. One of an earlier binding, or of none, says only that there is no permit
+/// yet, and that may pass by itself.
+fn concerns(refused: &Refused, snapshot: &CapabilitySnapshot) -> bool {
+    !refused.fingerprint.is_empty() && refused.fingerprint == snapshot.fingerprint
 }
 
 /// What the executor says about itself, and what policy says about it.

@@ -19,7 +19,7 @@ use crate::channel::backoff;
 use super::{
     bundle::ActiveBundle,
     follow::{Turn, keep_following},
-    state::{HeldPermit, MeshView, PolicyFacts},
+    state::{HeldPermit, MeshView, PolicyFacts, Refused},
 };
 
 /// Follows policy until `stop`.
@@ -67,12 +67,16 @@ fn hear(view: &MeshView, mut message: PolicyServiceWatchResponse, turn: Turn) {
         .into_iter()
         .filter_map(|issued| held(issued, received))
         .collect::<HashMap<_, _>>();
-    // A refusal that no bundle decided says that policy does not know: the executor is without a permit, no more.
     let refusals = message
         .refusals
         .into_iter()
-        .filter(|refusal| !refusal.transient)
-        .map(|refusal| (refusal.instance_id, refusal.reasons))
+        .map(|refusal| {
+            let refused = Refused {
+                fingerprint: refusal.capability_fingerprint,
+                reasons: refusal.reasons,
+            };
+            (refusal.instance_id, refused)
+        })
         .collect();
     view.update(|facts| {
         let known = facts.policy.take().map(|policy| policy.bundle);

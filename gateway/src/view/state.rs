@@ -65,7 +65,16 @@ pub(super) struct PolicyFacts {
     /// Permits by instance id.
     pub permits: HashMap<String, HeldPermit>,
     /// Refused executors by instance id.
-    pub refusals: HashMap<String, Vec<String>>,
+    pub refusals: HashMap<String, Refused>,
+}
+
+/// A refusal of policy.
+#[derive(Clone)]
+pub(super) struct Refused {
+    /// The binding that was refused; empty when policy does not know it.
+    pub fingerprint: String,
+    /// Why.
+    pub reasons: Vec<String>,
 }
 
 /// A permit.

@@ -160,13 +160,16 @@ async fn a_refusal_by_policy_is_a_failed_precondition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_that_no_bundle_decided_is_unavailable() {
+async fn a_refusal_of_another_binding_or_of_none_is_unavailable() {
     let mesh = ready_with(|config| config.swap_wait = Duration::from_millis(50)).await;
     mesh.policy.change(|said| {
         said.permits.clear();
         said.refusals = [("executor-1".to_owned(), vec!["no fresh view".to_owned()])].into();
-        said.transient = true;
+        said.refused_fingerprint.clear();
     });
+    noticed(&mesh, Code::Unavailable, "PERMIT_MISSING").await;
+    mesh.policy
+        .change(|said| said.refused_fingerprint = "fp-0".to_owned());
     noticed(&mesh, Code::Unavailable, "PERMIT_MISSING").await;
     mesh.policy.change(|said| said.refusals.clear());
     mesh.permit("fp-1");

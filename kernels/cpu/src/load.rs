@@ -1,7 +1,7 @@
 //! Weights from a file into this space, fused on the way: each tensor is converted straight into its place.
 
 use candle_core::{Device, Tensor};
-use deltagate_kernels_weights::{Dtype, TensorView};
+use deltagate_kernels_weights::{Dtype, TensorView, first_not_finite};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -19,6 +19,16 @@ pub enum LoadError {
         expected: Vec<usize>,
         /// Shape in the file.
         found: Vec<usize>,
+    },
+    /// A value is NaN or an infinity.
+    #[error("tensor `{name}` holds {value} at element {element}")]
+    NotFinite {
+        /// Name of the tensor.
+        name: String,
+        /// The value, spelled.
+        value: String,
+        /// Row-major index of the first one.
+        element: usize,
     },
     /// The library refused.
     #[error("{0}")]
@@ -47,6 +57,7 @@ impl Loader {
         let mut outputs = 0;
         for part in parts {
             outputs += expect_rows(part, inputs)?;
+            finite(part)?;
         }
         let stored = match self.dtype {
             CpuDtype::F32 => Tensor::from_vec(
@@ -70,6 +81,7 @@ impl Loader {
     /// A table that is read row by row: `[rows, columns]`, in the dtype of the activations.
     pub fn table(&self, view: &TensorView<'_>, rows: usize, columns: usize) -> Result<Tensor, LoadError> {
         expect(view, &[rows, columns])?;
+        finite(view)?;
         let parts = std::slice::from_ref(view);
         let shape = (rows, columns);
         match self.dtype {
@@ -82,12 +94,14 @@ impl Loader {
     /// A small weight, always f32: `[n]`.
     pub fn vector(&self, view: &TensorView<'_>, n: usize) -> Result<Tensor, LoadError> {
         expect(view, &[n])?;
+        finite(view)?;
         Tensor::from_vec(view.to_f32(), n, &Device::Cpu).map_err(device)
     }
 
     /// Convolution taps, always f32: `[C, 1, K]` in the file -> `[C, K]`.
     pub fn taps(&self, view: &TensorView<'_>, channels: usize, taps: usize) -> Result<Tensor, LoadError> {
         expect(view, &[channels, 1, taps])?;
+        finite(view)?;
         Tensor::from_vec(view.to_f32(), (channels, taps), &Device::Cpu).map_err(device)
     }
 }
@@ -113,20 +127,56 @@ fn expect_rows(view: &TensorView<'_>, inputs: usize) -> Result<usize, LoadError>
     Ok(rows)
 }
 
+/// Elements that a thread looks at for values that are no numbers before it takes the next ones.
+const PIECE: usize = 1 << 18;
+
+/// Refuses NaN and infinities. The bytes are converted right after, so that a file is read once and this pass is on warm memory.
+fn finite(view: &TensorView<'_>) -> Result<(), LoadError> {
+    let size = view.dtype.size();
+    let found = if view.bytes.len() <= PIECE * size {
+        first_not_finite(view.dtype, view.bytes)
+    } else {
+        let pieces = view.bytes.par_chunks(PIECE * size).enumerate();
+        pieces.find_map_first(|(i, bytes)| {
+            let (index, value) = first_not_finite(view.dtype, bytes)?;
+            Some((i * PIECE + index, value))
+        })
+    };
+    match found {
+        None => Ok(()),
+        Some((element, value)) => Err(LoadError::NotFinite {
+            name: view.name.to_owned(),
+            value: value.to_string(),
+            element,
+        }),
+    }
+}
+
 /// An element that file bytes become.
 trait Target: Copy + Default + Send + Sync {
     fn from_f32(value: f32) -> Self;
+
+    /// Exact. Plain shifts, because NaN was refused before: the general conversion has a branch for it.
+    fn from_bf16(bits: u16) -> Self;
 }
 
 impl Target for f32 {
     fn from_f32(value: f32) -> Self {
         value
     }
+
+    fn from_bf16(bits: u16) -> Self {
+        Self::from_bits(u32::from(bits) << 16)
+    }
 }
 
 impl Target for bf16 {
     fn from_f32(value: f32) -> Self {
         Self::from_f32(value)
+    }
+
+    fn from_bf16(bits: u16) -> Self {
+        Self::from_bits(bits)
     }
 }
 
@@ -145,7 +195,7 @@ fn convert<T: Target>(view: &TensorView<'_>, from: usize, to: &mut [T]) {
             let twos = bytes.as_chunks::<2>().0;
             to.iter_mut()
                 .zip(twos)
-                .for_each(|(to, b)| *to = T::from_f32(bf16::from_le_bytes(*b).to_f32()));
+                .for_each(|(to, b)| *to = T::from_bf16(u16::from_le_bytes(*b)));
         }
         Dtype::F16 => {
             let twos = bytes.as_chunks::<2>().0;
@@ -262,6 +312,55 @@ mod tests {
             .unwrap();
         for (i, row) in stored.iter().enumerate() {
             assert!(row.iter().enumerate().all(|(j, v)| *v == values[j * k + i]));
+        }
+    }
+
+    #[test]
+    fn a_weight_that_is_no_number_names_the_tensor() {
+        // Large enough that several threads look for it.
+        let (n, k) = (600, 1000);
+        for (at, value) in [
+            (0, f32::NAN),
+            (599_999, f32::INFINITY),
+            (262_144, f32::NEG_INFINITY),
+        ] {
+            let mut values = vec![0.5f32; n * k];
+            values[at] = value;
+            let data = bytes(&values);
+            let view = TensorView {
+                name: "w",
+                dtype: Dtype::F32,
+                shape: &[n, k],
+                bytes: &data,
+            };
+            let expected = format!("tensor `w` holds {value} at element {at}");
+            for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+                let loader = Loader::new(dtype);
+                assert_eq!(loader.matrix(&[view], k).err().unwrap().to_string(), expected);
+                assert_eq!(loader.table(&view, n, k).unwrap_err().to_string(), expected);
+            }
+            let flat = TensorView {
+                shape: &[n * k],
+                ..view
+            };
+            assert_eq!(
+                Loader::new(CpuDtype::F32)
+                    .vector(&flat, n * k)
+                    .unwrap_err()
+                    .to_string(),
+                expected
+            );
+            let taps = TensorView {
+                shape: &[n, 1, k],
+                ..view
+            };
+            assert_eq!(
+                Loader::new(CpuDtype::F32)
+                    .taps(&taps, n, k)
+                    .unwrap_err()
+                    .to_string(),
+                expected
+            );
         }
     }
 

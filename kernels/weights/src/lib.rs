@@ -5,9 +5,11 @@
 
 mod error;
 mod file;
+mod finite;
 mod header;
 mod view;
 
 pub use error::{Fault, WeightsError};
 pub use file::WeightsFile;
+pub use finite::first_not_finite;
 pub use view::{Dtype, TensorView};

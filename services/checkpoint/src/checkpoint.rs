@@ -12,6 +12,7 @@ use crate::{
     examine::examine,
     index::Shards,
     layout::{Head, Layout},
+    values,
 };
 
 /// An opened and validated model folder. Its tensors stay mapped, so the files must stay as they are: replace a folder, never a file in
@@ -71,6 +72,21 @@ impl Checkpoint {
     pub fn embedded_in(root: &Path) -> Result<Self, CheckpointError> {
         let model = embedded::model().ok_or(CheckpointError::NotEmbedded)?;
         Self::open(&cache::unpack(&model, &cache::models_in(root))?)
+    }
+
+    /// Looks at every weight that is read, which takes as long as reading them. Opening does not; loading finds the same on its way.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Refused`] with each tensor that holds NaN or an infinity.
+    pub fn check_values(&self) -> Result<(), CheckpointError> {
+        let findings = values::not_finite(&self.opened);
+        if findings.is_empty() {
+            return Ok(());
+        }
+        Err(CheckpointError::Refused {
+            dir: self.dir.clone(),
+            findings,
+        })
     }
 
     /// The folder.

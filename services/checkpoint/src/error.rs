@@ -88,6 +88,9 @@ pub enum Problem {
     /// A directory, a pipe, a device.
     #[error("is not a regular file")]
     NotRegular,
+    /// A link to something that is not there.
+    #[error("is a link that leads nowhere")]
+    DanglingLink,
     /// The file is larger than a file of its kind may be.
     #[error("has {bytes} bytes, more than {limit}")]
     TooLarge {
@@ -145,6 +148,14 @@ pub enum Problem {
     Dtype {
         /// As the file spells it.
         dtype: Dtype,
+    },
+    /// A weight is no number. Such a model has no answers.
+    #[error("holds {value} at element {element}")]
+    NotFinite {
+        /// NaN or an infinity.
+        value: f32,
+        /// Row-major index of the first one.
+        element: usize,
     },
     /// No known prefix leads to a text backbone.
     #[error(

@@ -3,16 +3,18 @@
 use std::{fs, path::Path};
 
 use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::{
-    Asset, AttentionMode, Checkpoint, Finding, ModelCard, ModelConfig, Problem,
+    Asset, AttentionMode, Checkpoint, CheckpointError, Finding, ModelCard, ModelConfig, Problem,
     checkpoint::Opened,
     digest::FolderDigest,
     family::{self, Family},
     files,
     index::{self, Shards},
     layout::{self, Head, Layout},
-    reader,
+    reader, vocabulary,
 };
 
 const CONFIG: &str = "config.json";
@@ -23,7 +25,7 @@ const ASSETS: [&str; 2] = [TOKENIZER, "tokenizer_config.json"];
 /// What a folder is, and whether it would load.
 #[derive(Debug, Serialize)]
 pub struct Inspection {
-    /// Whether [`Checkpoint::open`] succeeds.
+    /// Whether [`Checkpoint::open`] and [`Checkpoint::check_values`] succeed, as they must to load it.
     pub would_load: bool,
     /// Card of the model, if the folder would load.
     pub card: Option<ModelCard>,
@@ -31,9 +33,13 @@ pub struct Inspection {
     pub findings: Vec<Finding>,
 }
 
-/// Looks at a folder without keeping it.
+/// Looks at a folder, every weight included, without keeping it.
 pub fn inspect(dir: &Path) -> Inspection {
-    match examine(dir) {
+    let examined = examine(dir).and_then(|checkpoint| match checkpoint.check_values() {
+        Err(CheckpointError::Refused { findings, .. }) => Err(findings),
+        _ => Ok(checkpoint),
+    });
+    match examined {
         Ok(checkpoint) => Inspection {
             would_load: true,
             card: Some(checkpoint.card().clone()),
@@ -58,28 +64,36 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
     }
     let mut findings = Vec::new();
     let config = config(dir, &mut findings);
-    let model = config.as_ref().map(|(_, model)| model);
+    let model = config.as_ref().map(|config| &config.model);
     let family = family::recognise(dir, model.map(|model| model.vocab_size), &mut findings);
     let shards = index::open(dir, &mut findings);
     let layout = layout::find(&shards, model, &mut findings);
-    let assets = assets(dir, family.as_ref(), &mut findings);
+    let assets = assets(dir, family.as_ref(), config.as_ref(), &mut findings);
     if let (Some(family), Some(layout)) = (&family, &layout)
         && family.needs_output_embedding
         && layout.head == Head::Bare
+        && !layout::is_lost(&shards, "lm_head.weight")
     {
         let file = shards.files.first().map_or(CONFIG, |(name, _)| name.as_str());
         findings.push(Finding::of(file, "lm_head.weight", Problem::MissingTensor));
     }
     match (config, layout) {
-        (Some((bytes, model)), Some(layout)) if findings.is_empty() => {
-            let card = card(dir, &bytes, model, family, &shards, &layout, assets);
+        (Some(config), Some(layout)) if findings.is_empty() => {
+            let card = card(dir, &config.bytes, config.model, family, &shards, &layout, assets);
             Ok(Checkpoint::new(dir, card, Opened { shards, layout }))
         }
         _ => Err(findings),
     }
 }
 
-fn config(dir: &Path, findings: &mut Vec<Finding>) -> Option<(Vec<u8>, ModelConfig)> {
+/// `config.json`, when nothing is wrong with it.
+struct Config {
+    bytes: Vec<u8>,
+    value: Value,
+    model: ModelConfig,
+}
+
+fn config(dir: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     let (bytes, value) = match files::json(dir, CONFIG) {
         Ok(read) => read,
         Err(finding) => {
@@ -91,10 +105,17 @@ fn config(dir: &Path, findings: &mut Vec<Finding>) -> Option<(Vec<u8>, ModelConf
     let complete = errors.is_empty();
     findings.extend(errors.into_iter().map(Finding::from));
     // Sizes of a refused config would only lead to findings about tensors that are as they should be.
-    model.filter(|_| complete).map(|model| (bytes, model))
+    model
+        .filter(|_| complete)
+        .map(|model| Config { bytes, value, model })
 }
 
-fn assets(dir: &Path, family: Option<&Family>, findings: &mut Vec<Finding>) -> Vec<Asset> {
+fn assets(
+    dir: &Path,
+    family: Option<&Family>,
+    config: Option<&Config>,
+    findings: &mut Vec<Finding>,
+) -> Vec<Asset> {
     let mut assets = Vec::new();
     for name in ASSETS {
         if !files::exists(dir, name) {
@@ -108,14 +129,28 @@ fn assets(dir: &Path, family: Option<&Family>, findings: &mut Vec<Finding>) -> V
             }
             continue;
         }
-        match files::sha256(dir, name, files::MAX_ASSET_BYTES) {
-            Ok((sha256, size_bytes)) => assets.push(Asset {
-                name: name.to_owned(),
-                sha256,
-                size_bytes,
-            }),
-            Err(finding) => findings.push(finding),
+        let bytes = match files::read(dir, name, files::MAX_ASSET_BYTES) {
+            Ok(bytes) => bytes,
+            Err(finding) => {
+                findings.push(finding);
+                continue;
+            }
+        };
+        if let (Some(family), Some(config)) =
+            (family.filter(|f| f.needs_tokenizer && name == TOKENIZER), config)
+        {
+            let expected = vocabulary::Expected {
+                vocab_size: config.model.vocab_size,
+                config: &config.value,
+                tokens: &family.tokens,
+            };
+            vocabulary::check(name, &bytes, &expected, findings);
         }
+        assets.push(Asset {
+            name: name.to_owned(),
+            sha256: hex::encode(Sha256::digest(&bytes)),
+            size_bytes: bytes.len() as u64,
+        });
     }
     assets
 }

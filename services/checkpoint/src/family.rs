@@ -34,6 +34,8 @@ pub(crate) struct Family {
     pub(crate) needs_output_embedding: bool,
     /// Whether prompts are made of text.
     pub(crate) needs_tokenizer: bool,
+    /// Tokens whose ids the configuration names; the tokenizer must agree.
+    pub(crate) tokens: Vec<(String, u64)>,
 }
 
 /// The family of a folder; none if no family's file is there.

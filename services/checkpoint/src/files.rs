@@ -7,7 +7,6 @@ use std::{
 };
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::{Finding, Problem};
 
@@ -50,17 +49,10 @@ pub(crate) fn json(dir: &Path, name: &str) -> Result<(Vec<u8>, Value), Finding> 
     }
 }
 
-/// SHA-256 (lower-case hex) and size of a file.
-pub(crate) fn sha256(dir: &Path, name: &str, limit: u64) -> Result<(String, u64), Finding> {
-    let (mut file, _) = open(dir, name, limit)?;
-    let mut hasher = Sha256::new();
-    let size = io::copy(&mut file, &mut hasher).map_err(|error| Finding::file(name, Problem::Io(error)))?;
-    Ok((hex::encode(hasher.finalize()), size))
-}
-
 fn open(dir: &Path, name: &str, limit: u64) -> Result<(File, u64), Finding> {
     let refuse = |problem| Finding::file(name, problem);
     let io = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound if exists(dir, name) => refuse(Problem::DanglingLink),
         io::ErrorKind::NotFound => refuse(Problem::MissingFile { needed_by: None }),
         _ => refuse(Problem::Io(error)),
     };

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, fs, io,
     path::{Component, Path},
 };
 
@@ -87,6 +87,11 @@ fn map(
     for name in names {
         if !files::exists(dir, &name) {
             findings.push(Finding::file(name, Problem::MissingFile { needed_by: None }));
+            continue;
+        }
+        let target = fs::metadata(dir.join(&name));
+        if target.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            findings.push(Finding::file(name, Problem::DanglingLink));
             continue;
         }
         match WeightsFile::open(&dir.join(&name)) {

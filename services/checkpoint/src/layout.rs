@@ -66,6 +66,7 @@ pub(crate) fn find(
         let full = format!("{prefix}{name}");
         match holders.get(full.as_str()) {
             Some(&shard) => layout.add(shards, Place { shard, name: full }, name, &shape, findings),
+            None if is_lost(shards, &full) => {}
             None => findings.push(Finding::of(
                 should_hold(shards, &full),
                 full,
@@ -73,8 +74,8 @@ pub(crate) fn find(
             )),
         }
     }
-    head(shards, &holders, config, &mut layout, findings);
-    unknown(shards, &holders, &layout, findings);
+    let head = head(shards, &holders, prefix, config, &mut layout, findings);
+    unknown(shards, &holders, &layout, head.as_deref(), findings);
     Some(layout)
 }
 
@@ -173,17 +174,23 @@ fn prefix(
     None
 }
 
+/// Finds `lm_head.weight`, which stands at the root or beside the backbone, and gives its full name.
 fn head(
     shards: &Shards,
     holders: &HashMap<&str, usize>,
+    prefix: &str,
     config: &ModelConfig,
     layout: &mut Layout,
     findings: &mut Vec<Finding>,
-) {
-    let own = holders.get(HEAD).map(|&shard| Place {
-        shard,
-        name: HEAD.to_owned(),
-    });
+) -> Option<String> {
+    let place = |name: String| {
+        let &shard = holders.get(name.as_str())?;
+        Some(Place { shard, name })
+    };
+    let beside = place(format!("{prefix}{HEAD}")).filter(|_| !prefix.is_empty());
+    // If both are there, the one beside the backbone stays over, and is refused as a tensor that nobody reads.
+    let own = place(HEAD.to_owned()).or(beside);
+    let full = own.as_ref().map(|place| place.name.clone());
     let shape = [config.vocab_size, config.hidden_size];
     match (config.tie_word_embeddings, own) {
         (false, None) => layout.head = Head::Bare,
@@ -195,25 +202,33 @@ fn head(
         (true, Some(place)) => {
             layout.head = Head::Tied;
             let (file, weights) = &shards.files[place.shard];
-            let same = match (layout.view(shards, EMBEDDING), weights.tensor(HEAD)) {
+            let same = match (layout.view(shards, EMBEDDING), weights.tensor(&place.name)) {
                 (Some(a), Ok(b)) => (a.dtype, a.shape, a.bytes) == (b.dtype, b.shape, b.bytes),
                 _ => false,
             };
             if !same {
-                findings.push(Finding::of(file, HEAD, Problem::NotTied));
+                findings.push(Finding::of(file, &place.name, Problem::NotTied));
             }
         }
     }
+    full
 }
 
 /// A tensor that nobody reads is a part of the model that would silently be left out: a bias, a scale, a layer, an adapter.
-fn unknown(shards: &Shards, holders: &HashMap<&str, usize>, layout: &Layout, findings: &mut Vec<Finding>) {
+fn unknown(
+    shards: &Shards,
+    holders: &HashMap<&str, usize>,
+    layout: &Layout,
+    head: Option<&str>,
+    findings: &mut Vec<Finding>,
+) {
     let read: std::collections::HashSet<&str> =
         layout.places.values().map(|place| place.name.as_str()).collect();
     let mut names: Vec<(&&str, &usize)> = holders.iter().collect();
     names.sort_unstable();
     for (&name, &shard) in names {
-        if name == HEAD || read.contains(name) || IGNORED.iter().any(|prefix| name.starts_with(prefix)) {
+        if head == Some(name) || read.contains(name) || IGNORED.iter().any(|prefix| name.starts_with(prefix))
+        {
             continue;
         }
         let problem = match name {
@@ -224,6 +239,12 @@ fn unknown(shards: &Shards, holders: &HashMap<&str, usize>, layout: &Layout, fin
         };
         findings.push(Finding::of(&shards.files[shard].0, name, problem));
     }
+}
+
+/// Whether the index puts a tensor into a file that could not be opened: that file has its own finding, and one is enough.
+pub(crate) fn is_lost(shards: &Shards, full: &str) -> bool {
+    let listed = shards.listed.as_ref().and_then(|listed| listed.get(full));
+    listed.is_some_and(|file| shards.files.iter().all(|(opened, _)| opened != file))
 }
 
 /// The file to name for a tensor that is nowhere.

@@ -1,8 +1,8 @@
 //! A model folder becomes a [`ModelCard`]: its config, its tensors by name, its decider family and its assets by digest.
 //!
 //! Nothing here computes, and nothing is guessed: a key that changes the arithmetic and is not understood, a tensor too many or too few,
-//! two families in one folder, all make [`Checkpoint::open`] refuse with the file and the key or tensor by name. [`inspect`] says the
-//! same without loading.
+//! two families in one folder, a tokenizer of another vocabulary, all make [`Checkpoint::open`] refuse with the file and the key or tensor
+//! by name. [`inspect`] says the same without loading, and looks at every weight, as loading does.
 
 mod cache;
 mod card;
@@ -20,6 +20,8 @@ mod reader;
 mod scope;
 mod startlux;
 mod tensors;
+mod values;
+mod vocabulary;
 
 pub use card::{Asset, AttentionMode, ModelCard};
 pub use checkpoint::Checkpoint;

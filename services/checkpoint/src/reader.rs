@@ -187,6 +187,13 @@ fn text(scope: &mut Scope<'_>, tied: Option<bool>) -> Option<ModelConfig> {
 
     // Everything is read before anything is given up, so that all errors come at once.
     let own = scope.flag("tie_word_embeddings");
+    // The other way round the tensors tell: a head of its own that differs from the embedding is refused.
+    if (tied, own) == (Some(false), Some(true)) {
+        scope.refuse(
+            "tie_word_embeddings",
+            "is true, though `tie_word_embeddings` of the root is false",
+        );
+    }
     let layers = layers(scope);
     let rope = rope(scope);
     let mut size = |key| scope.size(key, MAX_SIZE);
@@ -255,14 +262,14 @@ fn text(scope: &mut Scope<'_>, tied: Option<bool>) -> Option<ModelConfig> {
     })
 }
 
-/// From `layer_types`, or from `full_attention_interval` (4 if that is missing too).
+/// From `layer_types`, or from `full_attention_interval` (4 if that is missing too); if both are there they must agree.
 fn layers(scope: &mut Scope<'_>) -> Option<Vec<LayerKind>> {
     let count = scope.size("num_hidden_layers", MAX_LAYERS)?;
-    let Some(types) = scope.present("layer_types") else {
-        let interval = match scope.present("full_attention_interval") {
-            Some(_) => scope.size("full_attention_interval", MAX_LAYERS)?,
-            None => 4,
-        };
+    let interval = match scope.present("full_attention_interval") {
+        Some(_) => Some(scope.size("full_attention_interval", MAX_LAYERS)?),
+        None => None,
+    };
+    let every = |interval: usize| -> Vec<LayerKind> {
         let kind = |i: usize| {
             if i.is_multiple_of(interval) {
                 LayerKind::FullAttention
@@ -270,7 +277,10 @@ fn layers(scope: &mut Scope<'_>) -> Option<Vec<LayerKind>> {
                 LayerKind::LinearAttention
             }
         };
-        return Some((1..=count).map(kind).collect());
+        (1..=count).map(kind).collect()
+    };
+    let Some(types) = scope.present("layer_types") else {
+        return Some(every(interval.unwrap_or(4)));
     };
     let Some(types) = types.as_array().filter(|types| types.len() == count) else {
         scope.refuse("layer_types", "is not an array of `num_hidden_layers` entries");
@@ -287,7 +297,14 @@ fn layers(scope: &mut Scope<'_>) -> Option<Vec<LayerKind>> {
             ),
         }
     }
-    (layers.len() == count).then_some(layers)
+    if layers.len() != count {
+        return None;
+    }
+    if interval.is_some_and(|interval| every(interval) != layers) {
+        scope.refuse("full_attention_interval", "contradicts `layer_types`");
+        return None;
+    }
+    Some(layers)
 }
 
 /// (theta, partial rotary factor), from `rope_parameters`, its older name `rope_scaling`, or the text level; places must agree.

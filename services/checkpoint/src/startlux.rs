@@ -1,5 +1,7 @@
 //! `decision_config.json` of the StartLux family.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use crate::{
@@ -32,6 +34,7 @@ pub(crate) fn read(
     vocab_size: Option<usize>,
     findings: &mut Vec<Finding>,
 ) -> Family {
+    let mut tokens = Vec::new();
     let mut release_date = DEFAULT_RELEASE_DATE.to_owned();
     let mut refuse = |key: &str, reason: &str| {
         findings.push(Finding::of(
@@ -44,7 +47,7 @@ pub(crate) fn read(
     };
     for (key, value) in value.as_object().into_iter().flatten() {
         match key.as_str() {
-            "letter_token_ids" => letters(value, vocab_size, &mut refuse),
+            "letter_token_ids" => tokens = letters(value, vocab_size, &mut refuse),
             "temperature_by_type" => temperatures(value, &mut refuse),
             "wide_choice" => wide_choice(value, &mut refuse),
             "release_date" => match value.as_str().filter(|date| is_date(date)) {
@@ -57,6 +60,7 @@ pub(crate) fn read(
     }
     Family {
         name: NAME,
+        tokens,
         config: value,
         files: vec![(DECISION_CONFIG, bytes)],
         attention: AttentionMode::Causal,
@@ -66,21 +70,32 @@ pub(crate) fn read(
     }
 }
 
-fn letters(value: &Value, vocab_size: Option<usize>, refuse: &mut impl FnMut(&str, &str)) {
+/// Each letter with its id; none if the ids are unusable.
+fn letters(
+    value: &Value,
+    vocab_size: Option<usize>,
+    refuse: &mut impl FnMut(&str, &str),
+) -> Vec<(String, u64)> {
     let ids: Option<Vec<u64>> = value
         .as_array()
         .and_then(|ids| ids.iter().map(Value::as_u64).collect());
-    let Some(mut ids) = ids.filter(|ids| ids.len() == LETTERS) else {
-        return refuse("letter_token_ids", "is not an array of 26 token ids");
+    let Some(ids) = ids.filter(|ids| ids.len() == LETTERS) else {
+        refuse("letter_token_ids", "is not an array of 26 token ids");
+        return Vec::new();
     };
-    if vocab_size.is_some_and(|size| ids.iter().any(|&id| id >= size as u64)) {
+    let beyond = vocab_size.is_some_and(|size| ids.iter().any(|&id| id >= size as u64));
+    if beyond {
         refuse("letter_token_ids", "has an id that is not below `vocab_size`");
     }
-    ids.sort_unstable();
-    ids.dedup();
-    if ids.len() != LETTERS {
+    let unique: BTreeSet<u64> = ids.iter().copied().collect();
+    let twice = unique.len() != LETTERS;
+    if twice {
         refuse("letter_token_ids", "has an id twice");
     }
+    if beyond || twice {
+        return Vec::new();
+    }
+    ('A'..='Z').map(String::from).zip(ids).collect()
 }
 
 fn temperatures(value: &Value, refuse: &mut impl FnMut(&str, &str)) {

@@ -190,6 +190,20 @@ fn heads_are_own_tied_or_absent() {
         );
     }
 
+    // Beside the backbone, as models with a whole language model under a prefix have it.
+    for (prefix, name) in [
+        ("language_model.", "language_model.lm_head.weight"),
+        ("model.", "model.lm_head.weight"),
+    ] {
+        let mut folder = Folder::startlux(prefix);
+        let head = folder.tensors.remove("lm_head.weight").unwrap();
+        folder.tensors.insert(name.to_owned(), head);
+        let beside = folder.open().unwrap();
+        let view = beside.output_embedding().unwrap().unwrap();
+        assert_eq!((view.name, view.shape), ("lm_head.weight", &[64, 8][..]));
+        assert_eq!(beside.card().parameters, own.card().parameters);
+    }
+
     let mut bare = Folder::startlux("");
     bare.decision = json!(null);
     bare.files.clear();
@@ -248,7 +262,7 @@ fn every_way_to_write_the_same_config() {
 }
 
 #[test]
-fn layer_types_win_over_the_interval_and_any_interval_is_followed() {
+fn any_layer_types_and_any_interval_are_followed() {
     let kinds = |config: &serde_json::Value| -> String {
         let layers = ModelConfig::from_json(config).unwrap().layers;
         layers
@@ -263,6 +277,10 @@ fn layer_types_win_over_the_interval_and_any_interval_is_followed() {
             .collect()
     };
     let mut config = text_config();
+    config
+        .as_object_mut()
+        .unwrap()
+        .shift_remove("full_attention_interval");
     config["layer_types"] = json!([
         "full_attention",
         "linear_attention",

@@ -243,6 +243,43 @@ pub(crate) enum BenchAction {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+    /// Measure how soon the device is free after a client went away
+    Cancel {
+        /// The gateway's gRPC endpoint; the configured one when absent
+        #[arg(long, value_name = "URL")]
+        endpoint: Option<String>,
+        /// Two System-One bodies, one JSON document a line: a long one that is given up, and the one after it
+        #[arg(long, value_name = "FILE")]
+        tasks: PathBuf,
+        /// Requests to give up
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+        /// Where to write all samples
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Measure tokenising, and the text and JSON work around it, in this process
+    Tokenize(BenchTokenizeArgs),
+    /// Load a model folder, without serving it: throughput and peak memory
+    Load {
+        /// Model folder
+        #[arg(long, value_name = "DIR")]
+        model: PathBuf,
+        /// dtype of weights and activations
+        #[arg(long, value_enum, default_value_t = Precision::F32)]
+        dtype: Precision,
+        /// Threads; one a core when absent
+        #[arg(long, value_name = "N")]
+        threads: Option<usize>,
+        /// Untimed passes before the first sample: they bring the files into the page cache
+        #[arg(long, default_value_t = 1)]
+        warm_ups: u32,
+        /// Timed passes
+        #[arg(long, default_value_t = 5)]
+        passes: u32,
+    },
+    /// Run the engine alone, without services, and say how long each kernel family took
+    Forward(BenchForwardArgs),
     /// Keep or reject a change: compare two evidence files
     Gate {
         /// Evidence of what is there
@@ -252,6 +289,73 @@ pub(crate) enum BenchAction {
         #[arg(value_name = "CANDIDATE")]
         candidate: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchTokenizeArgs {
+    /// Decider family, such as `startlux`; needs --tokenizer
+    #[arg(long, value_name = "NAME", requires = "tokenizer", conflicts_with = "model")]
+    pub(crate) family: Option<String>,
+    /// A `tokenizer.json`
+    #[arg(long, value_name = "FILE", conflicts_with = "model", requires = "family")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Model folder; the embedded model when neither this nor --tokenizer is given
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Lengths of the prompts
+    #[arg(long, value_delimiter = ',', default_values_t = [136, 1000, 4000], value_name = "N")]
+    pub(crate) tokens: Vec<u64>,
+    /// Timed repetitions of each length
+    #[arg(long, default_value_t = 300)]
+    pub(crate) repeats: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchForwardArgs {
+    /// Size of a model with random weights: 0.8b, 2b, 4b, 9b or 27b
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with = "model",
+        required_unless_present = "model"
+    )]
+    pub(crate) shape: Option<String>,
+    /// Model folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Where the weights of a shape come from
+    #[arg(long, value_enum, default_value_t = LoadFormat::Dummy, conflicts_with = "model")]
+    pub(crate) load_format: LoadFormat,
+    /// Rows of the embedding table of a shape
+    #[arg(long, default_value_t = 4096, value_name = "N", conflicts_with = "model")]
+    pub(crate) vocabulary: usize,
+    /// dtype of weights and activations
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    pub(crate) dtype: Precision,
+    /// Lengths of the sequences
+    #[arg(long, value_delimiter = ',', default_values_t = [136, 1024], value_name = "N")]
+    pub(crate) tokens: Vec<usize>,
+    /// Threads; one a core when absent
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Untimed passes of each length before the first sample
+    #[arg(long, default_value_t = 2)]
+    pub(crate) warm_ups: u32,
+    /// Timed passes of each length
+    #[arg(long, default_value_t = 10)]
+    pub(crate) repeats: u32,
+    /// Take a sample for each line of standard input, a number of tokens, until it ends; answer each with a line of JSON
+    #[arg(long, conflicts_with = "repeats")]
+    pub(crate) step: bool,
+    /// Where to write all samples
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadFormat {
+    /// Random numbers
+    Dummy,
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {

@@ -1,12 +1,13 @@
-//! `bench run` measures, `bench gate` judges.
+//! `bench run` and `bench load` measure, `bench gate` judges.
 
 use std::{path::Path, process::ExitCode, time::Duration};
 
-use deltagate_evidence::{BenchSettings, Evidence, gate};
+use deltagate_evidence::{BenchSettings, Evidence, Percentiles, gate};
 use serde::Serialize;
 
 use crate::{
     args::{BenchAction, BenchArgs},
+    bench_load::{self, LoadBench},
     body, config,
     output::{Failure, Output},
 };
@@ -17,8 +18,14 @@ struct Summary {
     capability_fingerprint: String,
     tasks: usize,
     failures: usize,
-    round_trip_ms: Option<deltagate_evidence::Percentiles>,
-    forward_ms: Option<deltagate_evidence::Percentiles>,
+    round_trip_ms: Option<Percentiles>,
+    forward_ms: Option<Percentiles>,
+    tokenize_ms: Option<Percentiles>,
+    policy_ms: Option<Percentiles>,
+    queue_ms: Option<Percentiles>,
+    gateway_ms: Option<Percentiles>,
+    /// Round trip less tokenising, queue and device.
+    overhead_ms: Option<Percentiles>,
 }
 
 pub(crate) async fn run(
@@ -50,9 +57,7 @@ pub(crate) async fn run(
             )
             .await
             .map_err(Failure::failed)?;
-            let text = serde_json::to_vec_pretty(&evidence).map_err(Failure::failed)?;
-            std::fs::write(&out, text)
-                .map_err(|e| Failure::failed(format!("cannot write {}: {e}", out.display())))?;
+            write(&out, &evidence)?;
             let summary = Summary {
                 model: evidence.model.clone(),
                 capability_fingerprint: evidence.capability_fingerprint.clone(),
@@ -60,6 +65,11 @@ pub(crate) async fn run(
                 failures: evidence.failures(),
                 round_trip_ms: evidence.round_trip(),
                 forward_ms: evidence.forward(),
+                tokenize_ms: evidence.of(|task| &task.tokenize_ms),
+                policy_ms: evidence.of(|task| &task.policy_ms),
+                queue_ms: evidence.of(|task| &task.queue_ms),
+                gateway_ms: evidence.of(|task| &task.gateway_ms),
+                overhead_ms: evidence.overhead(),
             };
             output.print(&summary, text_of_summary)?;
             Ok(if summary.failures == 0 {
@@ -68,6 +78,54 @@ pub(crate) async fn run(
                 ExitCode::FAILURE
             })
         }
+        BenchAction::Cancel {
+            endpoint,
+            tasks,
+            rounds,
+            out,
+        } => {
+            let config = sources.load(&[])?.value;
+            let classifier = config::gateway_endpoint(endpoint, &config);
+            let tasks = read_tasks(&tasks)?;
+            let [slow, next] = &tasks[..] else {
+                return Err(Failure::usage("the task file must hold two requests"));
+            };
+            let evidence = deltagate_evidence::cancel(config::channel(&classifier)?, slow, next, rounds)
+                .await
+                .map_err(Failure::failed)?;
+            write(&out, &evidence)?;
+            let freed = Percentiles::of(evidence.freed_after_ms.clone());
+            output.print(&freed, |freed| {
+                freed.map_or_else(
+                    || "no request was given up in time".to_owned(),
+                    |p| {
+                        format!(
+                            "device free after, milliseconds: p50 {:.3}  p99 {:.3}",
+                            p.p50, p.p99
+                        )
+                    },
+                )
+            })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        BenchAction::Tokenize(args) => crate::bench_tokenize::run(&args, output),
+        BenchAction::Load {
+            model,
+            dtype,
+            threads,
+            warm_ups,
+            passes,
+        } => bench_load::run(
+            &LoadBench {
+                model: &model,
+                dtype,
+                threads,
+                warm_ups,
+                passes,
+            },
+            output,
+        ),
+        BenchAction::Forward(args) => crate::bench_forward::run(&args, output),
         BenchAction::Gate { baseline, candidate } => {
             let verdict = gate(&read_evidence(&baseline)?, &read_evidence(&candidate)?);
             output.print(&verdict, |v| {
@@ -87,7 +145,7 @@ pub(crate) async fn run(
 }
 
 fn text_of_summary(s: &Summary) -> String {
-    let line = |name: &str, p: &Option<deltagate_evidence::Percentiles>| {
+    let line = |name: &str, p: &Option<Percentiles>| {
         p.map_or_else(
             || format!("{name:<12} no sample"),
             |p| {
@@ -98,15 +156,23 @@ fn text_of_summary(s: &Summary) -> String {
             },
         )
     };
-    format!(
-        "{} on {}\n{} tasks, {} failed passes, milliseconds:\n{}\n{}",
-        s.model,
-        s.capability_fingerprint,
-        s.tasks,
-        s.failures,
-        line("round trip", &s.round_trip_ms),
-        line("forward", &s.forward_ms)
-    )
+    let mut out = format!(
+        "{} on {}\n{} tasks, {} failed passes, milliseconds:",
+        s.model, s.capability_fingerprint, s.tasks, s.failures
+    );
+    for (name, percentiles) in [
+        ("round trip", &s.round_trip_ms),
+        ("tokenize", &s.tokenize_ms),
+        ("policy", &s.policy_ms),
+        ("queue", &s.queue_ms),
+        ("forward", &s.forward_ms),
+        ("gateway", &s.gateway_ms),
+        ("overhead", &s.overhead_ms),
+    ] {
+        out += "\n";
+        out += &line(name, percentiles);
+    }
+    out
 }
 
 /// Lines are System-One bodies, or objects that hold one under `request` (as the held-out set does).
@@ -124,6 +190,11 @@ fn read_tasks(path: &Path) -> Result<Vec<deltagate_proto::v1::ClassifyRequest>, 
         tasks.push(body::to_proto(request.model, request.request));
     }
     Ok(tasks)
+}
+
+fn write(out: &Path, evidence: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_vec_pretty(evidence).map_err(Failure::failed)?;
+    std::fs::write(out, text).map_err(|e| Failure::failed(format!("cannot write {}: {e}", out.display())))
 }
 
 fn read_evidence(path: &Path) -> Result<Evidence, Failure> {

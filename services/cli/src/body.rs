@@ -52,6 +52,7 @@ pub(crate) fn to_proto(model: Option<String>, request: DecisionRequest) -> pb::C
     pb::ClassifyRequest {
         model: model.unwrap_or_default(),
         state: request.state.map(content),
+        truncate_state: request.truncate_state,
         questions: request
             .questions
             .into_iter()

@@ -197,6 +197,10 @@ fn request(args: &ClassifyArgs) -> Result<pb::ClassifyRequest, Failure> {
     }
     Ok(body::to_proto(
         args.model.clone(),
-        DecisionRequest { state, questions },
+        DecisionRequest {
+            state,
+            questions,
+            truncate_state: false,
+        },
     ))
 }

@@ -47,18 +47,16 @@ impl From<ExplainedSequence> for Explained {
 }
 
 pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<ExitCode, Failure> {
-    let (family, tokenizer, model_limit) = match (&args.model, &args.family, &args.tokenizer) {
-        (Some(dir), _, _) => of_model(dir)?,
-        (None, Some(name), Some(file)) => {
-            let family = deltagate_decider::family_defaults(name).map_err(Failure::usage)?;
-            (family, tokenizer(&body::read(file)?)?, MAX_TOKENS)
-        }
-        _ => {
-            return Err(Failure::usage(
-                "either --model, or --family with --tokenizer, is needed",
-            ));
-        }
-    };
+    if args.model.is_none() && args.tokenizer.is_none() {
+        return Err(Failure::usage(
+            "either --model, or --family with --tokenizer, is needed",
+        ));
+    }
+    let (family, tokenizer, model_limit) = family_and_tokenizer(
+        args.model.as_deref(),
+        args.family.as_deref(),
+        args.tokenizer.as_deref(),
+    )?;
     let request = body::parse_by(&body::read(&args.request)?, &family.systemone_rules())?;
     let max_tokens = args.max_length.unwrap_or(model_limit);
     let context = FamilyContext {
@@ -81,8 +79,25 @@ pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_model(dir: &Path) -> Result<(Arc<dyn Family>, HfTokenizer, usize), Failure> {
-    let checkpoint = Checkpoint::open(dir).map_err(Failure::usage)?;
+/// Those of a model folder, or of a name and a file, or of the embedded model; and the longest sequence.
+pub(crate) fn family_and_tokenizer(
+    model: Option<&Path>,
+    family: Option<&str>,
+    file: Option<&Path>,
+) -> Result<(Arc<dyn Family>, HfTokenizer, usize), Failure> {
+    match (model, family, file) {
+        (Some(dir), _, _) => of_model(&Checkpoint::open(dir).map_err(Failure::usage)?),
+        (None, Some(name), Some(file)) => {
+            let family = deltagate_decider::family_defaults(name).map_err(Failure::usage)?;
+            Ok((family, tokenizer(&body::read(file)?)?, MAX_TOKENS))
+        }
+        (None, None, None) => of_model(&Checkpoint::embedded().map_err(Failure::usage)?),
+        _ => Err(Failure::usage("--family and --tokenizer go together")),
+    }
+}
+
+fn of_model(checkpoint: &Checkpoint) -> Result<(Arc<dyn Family>, HfTokenizer, usize), Failure> {
+    let dir = checkpoint.dir();
     let card = checkpoint.card();
     let name = card.family.as_deref().ok_or_else(|| {
         Failure::usage(format!(

@@ -3,6 +3,10 @@
 mod answers;
 mod args;
 mod bench;
+mod bench_dummy;
+mod bench_forward;
+mod bench_load;
+mod bench_tokenize;
 mod body;
 mod caps;
 mod check;

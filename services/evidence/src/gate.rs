@@ -108,6 +108,10 @@ mod tests {
                     input_tokens: 100,
                     round_trip_ms: vec![*ms],
                     forward_ms: vec![*ms],
+                    tokenize_ms: vec![],
+                    policy_ms: vec![],
+                    queue_ms: vec![],
+                    gateway_ms: vec![],
                     decisions: vec!["a".into()],
                     failures: vec![],
                 })

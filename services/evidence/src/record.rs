@@ -34,13 +34,25 @@ pub struct TaskRecord {
     pub round_trip_ms: Vec<f64>,
     /// Milliseconds on the device, one per pass, in order.
     pub forward_ms: Vec<f64>,
+    /// Milliseconds of rendering and tokenising, as the gateway tells; one per pass, in order.
+    #[serde(default)]
+    pub tokenize_ms: Vec<f64>,
+    /// Milliseconds of request rules, as the gateway tells; one per pass, in order.
+    #[serde(default)]
+    pub policy_ms: Vec<f64>,
+    /// Milliseconds in the executor's queue; one per pass, in order.
+    #[serde(default)]
+    pub queue_ms: Vec<f64>,
+    /// Milliseconds in the gateway, from the message to the answers; one per pass, in order.
+    #[serde(default)]
+    pub gateway_ms: Vec<f64>,
     /// The decision per question of the last pass: option, most likely level, or true / false.
     pub decisions: Vec<String>,
     /// gRPC codes of the passes that failed.
     pub failures: Vec<String>,
 }
 
-/// Percentiles of all samples of a run, in milliseconds.
+/// Percentiles of samples; of a run, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Number of samples.
@@ -56,6 +68,32 @@ pub struct Percentiles {
 }
 
 impl Evidence {
+    /// What the mesh adds to the work itself, one per sample: the round trip as the client sees it, less rendering and
+    /// tokenising, less the executor's queue and its device. What remains is both transports, the client's own part of
+    /// the first one included, decoding and encoding, policy, and the answer's arithmetic.
+    pub fn overhead_ms(&self) -> Vec<f64> {
+        let of = |t: &TaskRecord| -> Vec<f64> {
+            t.round_trip_ms
+                .iter()
+                .zip(&t.tokenize_ms)
+                .zip(&t.queue_ms)
+                .zip(&t.forward_ms)
+                .map(|(((round_trip, tokenize), queue), forward)| round_trip - tokenize - queue - forward)
+                .collect()
+        };
+        self.tasks.iter().flat_map(of).collect()
+    }
+
+    /// Percentiles of [`Evidence::overhead_ms`]; `None` without samples.
+    pub fn overhead(&self) -> Option<Percentiles> {
+        percentiles(self.overhead_ms())
+    }
+
+    /// Percentiles of one of the times that the samples carry; `None` without samples.
+    pub fn of(&self, pick: fn(&TaskRecord) -> &[f64]) -> Option<Percentiles> {
+        percentiles(self.tasks.iter().flat_map(|t| pick(t).iter().copied()).collect())
+    }
+
     /// Percentiles of the round trips; `None` without samples.
     pub fn round_trip(&self) -> Option<Percentiles> {
         percentiles(
@@ -82,6 +120,13 @@ impl Evidence {
     }
 }
 
+impl Percentiles {
+    /// Of these samples, whatever their unit; `None` without samples.
+    pub fn of(samples: Vec<f64>) -> Option<Self> {
+        percentiles(samples)
+    }
+}
+
 fn percentiles(mut samples: Vec<f64>) -> Option<Percentiles> {
     if samples.is_empty() {
         return None;
@@ -100,6 +145,18 @@ fn percentiles(mut samples: Vec<f64>) -> Option<Percentiles> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overhead_is_what_is_left_of_the_round_trip() {
+        let old = r#"{"format": 1, "model": "m", "capability_fingerprint": "f", "devices": [], "warm_ups": 5,
+            "passes": 1, "tasks": [{"task": 0, "input_tokens": 3, "round_trip_ms": [8.0, 9.0],
+            "forward_ms": [4.0, 4.0], "decisions": [], "failures": []}]}"#;
+        let mut evidence: Evidence = serde_json::from_str(old).unwrap();
+        assert_eq!(evidence.overhead(), None, "an older file tells no parts");
+        evidence.tasks[0].tokenize_ms = vec![2.0, 2.0];
+        evidence.tasks[0].queue_ms = vec![1.0, 0.5];
+        assert_eq!(evidence.overhead_ms(), [1.0, 2.5]);
+    }
 
     #[test]
     fn percentiles_are_nearest_rank() {

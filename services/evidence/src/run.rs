@@ -67,6 +67,10 @@ pub async fn run(
             input_tokens: 0,
             round_trip_ms: vec![],
             forward_ms: vec![],
+            tokenize_ms: vec![],
+            policy_ms: vec![],
+            queue_ms: vec![],
+            gateway_ms: vec![],
             decisions: vec![],
             failures: vec![],
         })
@@ -88,12 +92,14 @@ pub async fn run(
                     }
                     model = response.model;
                     if pass >= settings.warm_ups {
-                        let forward = response.timings.and_then(|t| t.forward).unwrap_or_default();
+                        let timings = response.timings.unwrap_or_default();
                         record.input_tokens = response.usage.map_or(0, |u| u.input_tokens);
                         record.round_trip_ms.push(elapsed.as_secs_f64() * 1e3);
-                        record
-                            .forward_ms
-                            .push(forward.seconds as f64 * 1e3 + f64::from(forward.nanos) / 1e6);
+                        record.forward_ms.push(millis(timings.forward));
+                        record.tokenize_ms.push(millis(timings.tokenize));
+                        record.policy_ms.push(millis(timings.policy));
+                        record.queue_ms.push(millis(timings.queue));
+                        record.gateway_ms.push(millis(timings.total));
                         record.decisions = response.answers.iter().map(decision).collect();
                     }
                 }
@@ -116,6 +122,10 @@ pub async fn run(
         passes: settings.passes,
         tasks: records,
     })
+}
+
+pub(crate) fn millis(duration: Option<prost_types::Duration>) -> f64 {
+    duration.map_or(0.0, |d| d.seconds as f64 * 1e3 + f64::from(d.nanos) / 1e6)
 }
 
 fn decision(answer: &Answer) -> String {

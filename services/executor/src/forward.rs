@@ -4,8 +4,10 @@
 //! slowly makes the outcome wait here, not on the device.
 
 use std::{
+    future::Future,
     pin::Pin,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -36,11 +38,24 @@ const PROGRESS_BUFFER: usize = 64;
 /// The stream of events of one forward pass.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<v1::ForwardResponse, Status>> + Send>>;
 
-/// Admits a request, or says why not.
-pub(crate) fn admit(
+/// Runs a request, or says why not: a stream of its events, or, if that is all that is asked for, of its result alone,
+/// which is then there before the first byte of the response is sent.
+pub(crate) async fn run(
     device: &DeviceContext,
     request: Request<v1::ForwardRequest>,
 ) -> Result<Events, ServiceError> {
+    let result_only = request.get_ref().result_only;
+    let mut flight = admit(device, request)?;
+    if !result_only {
+        return Ok(events(flight));
+    }
+    // Dropping this future, as the server does when the caller leaves, drops the place.
+    let event = flight.next().await?;
+    Ok(Box::pin(futures::stream::iter([Ok(response(event))])))
+}
+
+/// Admits a request, or says why not.
+fn admit(device: &DeviceContext, request: Request<v1::ForwardRequest>) -> Result<Flight, ServiceError> {
     let deadline = Deadline::from_request(&request);
     let parent = Parent::of(&tracing::Span::current());
     let request = request.into_inner();
@@ -69,6 +84,13 @@ pub(crate) fn admit(
         .lifecycle
         .served()
         .ok_or_else(|| Reason::bare("LOADING").refusal())?;
+    if request.result_only && request.segment_events {
+        return Err(ServiceError::invalid_argument(
+            "INVALID_REQUEST",
+            "events and the result only cannot both be sent",
+        )
+        .field("result_only", "CONTRADICTORY", "excludes segment_events"));
+    }
     let plan = plan::validate(&request, &served.limits)?;
     plan::within_permit(&plan, &claims)?;
 
@@ -92,7 +114,7 @@ pub(crate) fn admit(
         .queue
         .admit(work, tokens, deadline, era)
         .map_err(|refused| refusal(refused, device))?;
-    Ok(events(Flight {
+    Ok(Flight {
         place,
         outcome,
         progress: request.segment_events.then_some(progress),
@@ -102,7 +124,7 @@ pub(crate) fn admit(
         failure: Arc::clone(&device.failure),
         fingerprint: current,
         limits: served.limits,
-    }))
+    })
 }
 
 fn refusal(refused: Refused, device: &DeviceContext) -> ServiceError {
@@ -157,6 +179,20 @@ fn events(flight: Flight) -> Events {
     }))
 }
 
+/// Ends when the instant is past. The clock is asked before the timer, which is late by up to a millisecond: others
+/// look at the same deadline, and only this future knows the stage in which it passed.
+async fn passed(deadline: Instant) {
+    let sleep = tokio::time::sleep_until(deadline.into());
+    tokio::pin!(sleep);
+    std::future::poll_fn(|cx| {
+        if Instant::now() >= deadline {
+            return Poll::Ready(());
+        }
+        sleep.as_mut().poll(cx)
+    })
+    .await;
+}
+
 fn response(event: Event) -> v1::ForwardResponse {
     v1::ForwardResponse { event: Some(event) }
 }
@@ -165,7 +201,7 @@ impl Flight {
     async fn next(&mut self) -> Result<Event, ServiceError> {
         let expired = async {
             match self.deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                Some(deadline) => passed(deadline).await,
                 None => std::future::pending().await,
             }
         };

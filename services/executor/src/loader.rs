@@ -7,7 +7,7 @@ use deltagate_proto::v1;
 
 use crate::{
     config::{EMBEDDED, ExecutorConfig},
-    engine::{Dtype, Engine, EngineSettings, LoadProgress},
+    engine::{Dtype, Engine, EngineError, EngineSettings, LoadProgress},
     runner::{self, AssetFile, LoadError, LoadedModel, Loader, ModelLimits, ServedModel},
 };
 
@@ -37,10 +37,18 @@ fn load(
     }
     card.name = name.unwrap_or(card.name);
     let served = served(&checkpoint, &card, settings.dtype)?;
-    let engine = Engine::load(&checkpoint, settings, progress)
-        .map_err(|error| LoadError::Engine(error.to_string()))?;
+    let engine =
+        Engine::load(&checkpoint, settings, progress).map_err(|error| refusal(&checkpoint, &error))?;
     let runner = runner::of_engine(engine, settings.dtype, card.digest);
     Ok(LoadedModel { runner, served })
+}
+
+/// A weight that is no number is told as `check` tells it: every such tensor, by its name in its file.
+fn refusal(checkpoint: &Checkpoint, error: &EngineError) -> LoadError {
+    match (error, checkpoint.check_values()) {
+        (EngineError::Tensor { .. }, Err(refused)) => LoadError::Checkpoint(refused.to_string()),
+        _ => LoadError::Engine(error.to_string()),
+    }
 }
 
 fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<ServedModel, LoadError> {

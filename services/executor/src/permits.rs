@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use deltagate_mesh::{
     error::ServiceError,
-    permit::{self, KeyRing},
+    permit::{KeyRing, Verifier},
 };
 use deltagate_proto::v1;
 
@@ -14,7 +14,7 @@ use deltagate_proto::v1;
 #[derive(Debug)]
 pub(crate) struct PermitGate {
     instance_id: String,
-    keys: ArcSwap<KeyRing>,
+    verifier: ArcSwap<Verifier>,
 }
 
 impl PermitGate {
@@ -22,13 +22,17 @@ impl PermitGate {
     pub(crate) fn new(instance_id: &str) -> Self {
         Self {
             instance_id: instance_id.to_owned(),
-            keys: ArcSwap::default(),
+            verifier: ArcSwap::default(),
         }
     }
 
     /// Replaces the keys.
     pub(crate) fn learn(&self, keys: &[v1::VerifyingKey]) {
-        self.keys.store(KeyRing::new(keys).into());
+        let keys = KeyRing::new(keys);
+        // Policy repeats its keys with every answer.
+        if *self.verifier.load().keys() != keys {
+            self.verifier.store(Verifier::new(keys).into());
+        }
     }
 
     /// The claims of a permit that holds now, for this executor and this fingerprint.
@@ -37,13 +41,10 @@ impl PermitGate {
         permit: Option<&v1::SignedPermit>,
         fingerprint: &str,
     ) -> Result<v1::PermitClaims, ServiceError> {
-        let claims = permit::verify(
-            permit,
-            &self.keys.load(),
-            &self.instance_id,
-            fingerprint,
-            SystemTime::now(),
-        )?;
-        Ok(claims)
+        let now = SystemTime::now();
+        Ok(self
+            .verifier
+            .load()
+            .verify(permit, &self.instance_id, fingerprint, now)?)
     }
 }

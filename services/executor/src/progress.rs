@@ -15,14 +15,20 @@ pub(crate) fn bar() -> impl FnMut(LoadProgress) {
     {
         bar.set_style(style);
     }
-    let mut last = Instant::now();
+    let begun = Instant::now();
+    let mut last = None;
     move |progress| {
         bar.set_length(progress.total_bytes);
         bar.set_position(progress.done_bytes);
         if progress.done_bytes >= progress.total_bytes {
             bar.finish_and_clear();
-        } else if bar.is_hidden() && last.elapsed() >= LOG_EVERY {
-            last = Instant::now();
+            tracing::info!(
+                bytes = progress.total_bytes,
+                seconds = begun.elapsed().as_secs_f64(),
+                "weights are loaded"
+            );
+        } else if bar.is_hidden() && last.is_none_or(|last: Instant| last.elapsed() >= LOG_EVERY) {
+            last = Some(Instant::now());
             tracing::info!(
                 done_bytes = progress.done_bytes,
                 total_bytes = progress.total_bytes,

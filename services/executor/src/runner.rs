@@ -85,7 +85,7 @@ pub type Loader = Box<dyn FnOnce(&mut dyn FnMut(LoadProgress)) -> Result<LoadedM
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The folder is refused.
-    #[error("model folder is refused: {0}")]
+    #[error("{0}")]
     Checkpoint(String),
     /// The folder holds a bare backbone: nothing says how to ask it.
     #[error("model folder declares no decider family")]

@@ -36,7 +36,7 @@ impl ExecutorService for Service {
         &self,
         request: Request<v1::ForwardRequest>,
     ) -> Result<Response<Self::ForwardStream>, Status> {
-        Ok(Response::new(forward::admit(&self.device, request)?))
+        Ok(Response::new(forward::run(&self.device, request).await?))
     }
 
     async fn describe(

@@ -93,6 +93,50 @@ async fn events_come_in_order_and_only_if_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_result_alone_is_one_message_and_a_caller_that_leaves_is_noticed() {
+    let bench = Bench::ready().await;
+    let alone = |first_token| v1::ForwardRequest {
+        result_only: true,
+        ..bench.request(first_token, &[4])
+    };
+    let events = collect(bench.client.clone(), alone(1)).await.unwrap();
+    assert!(matches!(&events[..], [Event::Result(_)]), "{events:?}");
+
+    let both = v1::ForwardRequest {
+        segment_events: true,
+        ..alone(2)
+    };
+    let refused = bench.forward(both).await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    assert_eq!(refused.fields[0].field, "result_only");
+
+    // Its deadline passes in the queue: the refusal says so though no response has begun.
+    let running = occupy(&bench).await;
+    let mut late = tonic::Request::new(alone(3));
+    late.set_timeout(Duration::from_millis(50));
+    let mut client = bench.client.clone();
+    let status = client.forward(late).await.expect_err("the device is busy");
+    assert!(
+        matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+        "{status:?}"
+    );
+
+    // It leaves while it waits, and is not run.
+    let waiting = tokio::spawn(collect(bench.client.clone(), alone(4)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    waiting.abort();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    bench.script.let_go();
+    running.await.unwrap().unwrap();
+    bench.forward(bench.request(5, &[4])).await.unwrap();
+    let ran = bench.script.ran_tokens();
+    assert!(
+        ran.contains(&5) && !ran.contains(&3) && !ran.contains(&4),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_complete_and_finite_is_an_error() {
     let bench = Bench::ready().await;
     for (ending, reason) in [

@@ -4,12 +4,13 @@
 //! keys with each readiness decision, and runs nothing without a permit that verifies.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, SystemTime},
 };
 
 use deltagate_proto::v1;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use parking_lot::Mutex;
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -97,7 +98,7 @@ fn key_id(key: &VerifyingKey) -> String {
 }
 
 /// The keys that verify permits, by their ids.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRing(BTreeMap<String, VerifyingKey>);
 
 impl KeyRing {
@@ -176,12 +177,27 @@ pub fn verify(
     fingerprint: &str,
     now: SystemTime,
 ) -> Result<v1::PermitClaims, PermitError> {
-    let permit = permit.ok_or(PermitError::Missing)?;
+    let claims = authentic(permit.ok_or(PermitError::Missing)?, keys)?;
+    holds(&claims, instance_id, fingerprint, now)?;
+    Ok(claims)
+}
+
+/// The claims, if a known key signed them.
+fn authentic(permit: &v1::SignedPermit, keys: &KeyRing) -> Result<v1::PermitClaims, PermitError> {
     let key = keys.0.get(&permit.key_id).ok_or(PermitError::UnknownKey)?;
     let signature = Signature::from_slice(&permit.signature).map_err(|_| PermitError::BadSignature)?;
     key.verify_strict(&permit.claims, &signature)
         .map_err(|_| PermitError::BadSignature)?;
-    let claims = v1::PermitClaims::decode(permit.claims.clone()).map_err(|_| PermitError::Malformed)?;
+    v1::PermitClaims::decode(permit.claims.clone()).map_err(|_| PermitError::Malformed)
+}
+
+/// Whether the claims hold here and now.
+fn holds(
+    claims: &v1::PermitClaims,
+    instance_id: &str,
+    fingerprint: &str,
+    now: SystemTime,
+) -> Result<(), PermitError> {
     let not_before = wire::system_time(claims.not_before.as_ref()).ok_or(PermitError::Malformed)?;
     let expires_at = wire::system_time(claims.expires_at.as_ref()).ok_or(PermitError::Malformed)?;
     if instance_id.is_empty() || claims.instance_id != instance_id {
@@ -196,7 +212,64 @@ pub fn verify(
     if now >= expires_at {
         return Err(PermitError::Expired);
     }
-    Ok(claims)
+    Ok(())
+}
+
+/// Permits whose signatures are remembered: the present ones of a few gateways.
+const REMEMBERED: usize = 16;
+
+/// Verifies permits under one set of keys, and remembers signatures that were right: a gateway shows the same permit
+/// with every request until it gets the next. Only the signature is remembered; whom, what and when a permit is for
+/// is looked at each time.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    keys: KeyRing,
+    authentic: Mutex<VecDeque<(v1::SignedPermit, v1::PermitClaims)>>,
+}
+
+impl Verifier {
+    /// Under these keys. Other keys need another verifier: nothing that was remembered outlives its key.
+    pub fn new(keys: KeyRing) -> Self {
+        Self {
+            keys,
+            authentic: Mutex::default(),
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &KeyRing {
+        &self.keys
+    }
+
+    /// As [`verify`].
+    pub fn verify(
+        &self,
+        permit: Option<&v1::SignedPermit>,
+        instance_id: &str,
+        fingerprint: &str,
+        now: SystemTime,
+    ) -> Result<v1::PermitClaims, PermitError> {
+        let permit = permit.ok_or(PermitError::Missing)?;
+        let remembered = {
+            let known = self.authentic.lock();
+            known
+                .iter()
+                .find(|(known, _)| known == permit)
+                .map(|(_, claims)| claims.clone())
+        };
+        let claims = match remembered {
+            Some(claims) => claims,
+            None => {
+                let claims = authentic(permit, &self.keys)?;
+                let mut known = self.authentic.lock();
+                known.truncate(REMEMBERED - 1);
+                known.push_front((permit.clone(), claims.clone()));
+                claims
+            }
+        };
+        holds(&claims, instance_id, fingerprint, now)?;
+        Ok(claims)
+    }
 }
 
 /// How far the clocks of two hosts may be apart: permits become valid this long before they are signed.
@@ -277,6 +350,66 @@ mod tests {
             verify(Some(&permit), &KeyRing::default(), "e", "f", now),
             Err(PermitError::UnknownKey)
         );
+    }
+
+    #[test]
+    fn a_remembered_signature_vouches_for_nothing_else() {
+        let (signer, keys, now) = fixture();
+        let second = Duration::from_secs(1);
+        let permit = signer.sign(&GRANT, now, now + second);
+        let verifier = Verifier::new(keys);
+        let check = |permit: &v1::SignedPermit, instance: &str, fingerprint: &str, at| {
+            verifier.verify(Some(permit), instance, fingerprint, at)
+        };
+        for _ in 0..2 {
+            assert_eq!(check(&permit, "e", "f", now).unwrap().max_plan_tokens, 10);
+            assert_eq!(check(&permit, "x", "f", now), Err(PermitError::WrongInstance));
+            assert_eq!(check(&permit, "e", "x", now), Err(PermitError::WrongFingerprint));
+            assert_eq!(
+                check(&permit, "e", "f", now - second),
+                Err(PermitError::NotYetValid)
+            );
+            assert_eq!(check(&permit, "e", "f", now + second), Err(PermitError::Expired));
+        }
+        // Another message under the remembered signature, and the remembered message under another one.
+        let other = signer.sign(
+            &Grant {
+                max_plan_tokens: 1 << 40,
+                ..GRANT
+            },
+            now,
+            now + second,
+        );
+        let forged = v1::SignedPermit {
+            signature: permit.signature.clone(),
+            ..other.clone()
+        };
+        assert_eq!(check(&forged, "e", "f", now), Err(PermitError::BadSignature));
+        let forged = v1::SignedPermit {
+            signature: other.signature.clone(),
+            ..permit.clone()
+        };
+        assert_eq!(check(&forged, "e", "f", now), Err(PermitError::BadSignature));
+        let renamed = v1::SignedPermit {
+            key_id: "0".repeat(16),
+            ..permit.clone()
+        };
+        assert_eq!(check(&renamed, "e", "f", now), Err(PermitError::UnknownKey));
+        // What is remembered is bounded, and what fell out is verified anew.
+        for more in 0..3 * REMEMBERED as u64 {
+            let next = signer.sign(
+                &Grant {
+                    max_plan_tokens: more,
+                    ..GRANT
+                },
+                now,
+                now + second,
+            );
+            let _ = check(&next, "e", "f", now);
+        }
+        assert!(verifier.authentic.lock().len() <= REMEMBERED);
+        assert!(check(&permit, "e", "f", now).is_ok());
+        assert_eq!(verifier.verify(None, "e", "f", now), Err(PermitError::Missing));
     }
 
     #[test]

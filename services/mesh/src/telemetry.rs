@@ -18,9 +18,7 @@ use opentelemetry_sdk::{
 };
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{
-    EnvFilter, Layer, filter::filter_fn, fmt, layer::SubscriberExt, util::SubscriberInitExt,
-};
+use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, fmt, layer::SubscriberExt};
 
 /// Spans that may wait for the collector; beyond that they are dropped.
 const QUEUE_SPANS: usize = 16_384;
@@ -83,7 +81,7 @@ pub enum TelemetryError {
     Runtime(#[source] std::io::Error),
     /// Another subscriber is installed in this process.
     #[error("another tracing subscriber is installed")]
-    Subscriber(#[from] tracing_subscriber::util::TryInitError),
+    Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
     /// Set up before in this process, with another endpoint.
     #[error("telemetry is set up already, with another otlp_endpoint")]
     OtherEndpoint,
@@ -145,10 +143,13 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
         LogFormat::Text => lines.with_ansi(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    tracing_subscriber::registry()
-        .with(spans)
-        .with(lines.with_filter(log_filter))
-        .try_init()?;
+    // Without the bridge from the `log` crate, which `try_init` would add: through it a tokenizer tells of every piece
+    // of a text, which costs a good part of a request and is nobody's business.
+    tracing::subscriber::set_global_default(
+        tracing_subscriber::registry()
+            .with(spans)
+            .with(lines.with_filter(log_filter)),
+    )?;
 
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     opentelemetry::global::set_tracer_provider(provider.clone());

@@ -23,7 +23,7 @@ pub struct RequestFacts<'a> {
 }
 
 /// Questions by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KindCounts {
     /// Choice questions.
     pub choice: u64,

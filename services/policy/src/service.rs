@@ -183,8 +183,8 @@ impl Watcher {
                         .into_iter()
                         .filter(|v| !v.decision.allow)
                         .map(|v| Refusal {
-                            transient: v.bundle_revision.is_empty(),
                             instance_id: v.instance_id,
+                            capability_fingerprint: v.fingerprint,
                             reasons: v.decision.reasons,
                         })
                         .collect(),

@@ -134,7 +134,7 @@ async fn a_change_is_pushed_at_once_and_a_refusal_says_why() {
     let refused = until(&mut updates, |u| !u.refusals.is_empty()).await;
     assert!(refused.permits.is_empty(), "permits replace all earlier ones");
     assert_eq!(refused.refusals[0].instance_id, "e");
-    assert!(!refused.refusals[0].transient, "the bundle decided it");
+    assert_eq!(refused.refusals[0].capability_fingerprint, "beef");
     assert_eq!(
         refused.refusals[0].reasons,
         ["kernel delta_rule failed its probe"]
@@ -227,5 +227,8 @@ async fn a_lost_registry_takes_the_permits_away() {
     mesh.registry.kill();
     let gone = until(&mut updates, |u| u.permits.is_empty()).await;
     assert_eq!(gone.refusals[0].instance_id, "e");
-    assert!(gone.refusals[0].transient, "no bundle decided it");
+    assert_eq!(
+        gone.refusals[0].capability_fingerprint, "",
+        "policy does not know it any more"
+    );
 }

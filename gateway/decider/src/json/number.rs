@@ -30,8 +30,7 @@ pub fn python_float(x: f64) -> String {
     if x == 0.0 {
         return format!("{sign}0.0");
     }
-    // Rust prints the same shortest digits: `d.ddde-7`.
-    let scientific = format!("{:e}", x.abs());
+    let scientific = shortest(x.abs());
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let digits = mantissa.replace('.', "");
@@ -57,6 +56,16 @@ pub fn python_float(x: f64) -> String {
     )
 }
 
+/// The shortest digits that round-trip, as `d.ddde-7`; of two that are equally near the even one, where Rust takes the
+/// larger: 563000000000000.25 is `5.630000000000002e14`.
+fn shortest(x: f64) -> String {
+    let rust = format!("{x:e}");
+    let digits = rust.split('e').next().unwrap_or_default().len().saturating_sub(2);
+    let even = format!("{x:.digits$e}");
+    let same = even.len() == rust.len() && even.parse() == Ok(x);
+    if same { even } else { rust }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -79,6 +88,9 @@ mod tests {
             ("2.5E+3", "2500.0"),
             ("1e22", "1e+22"),
             ("-123.456", "-123.456"),
+            ("563000000000000.25", "563000000000000.2"),
+            ("563000000000000.75", "563000000000000.8"),
+            ("9007199254740993.0", "9007199254740992.0"),
             ("-1.5e-300", "-1.5e-300"),
         ] {
             assert_eq!(python_number(&text.parse().unwrap()), want);

@@ -52,6 +52,15 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
         }
     };
     check_extras(&body, &mut found);
+    let truncate_state = match body.remove("x_truncate_state") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(allowed)) => allowed,
+        Some(_) => {
+            let message = "x_truncate_state must be true or false";
+            found.push(Violation::new(["x_truncate_state".into()], "WRONG_TYPE", message));
+            false
+        }
+    };
     let state = body.remove("state").map(Content::from);
     if state.is_none() {
         found.push(Violation::new(["state".into()], "MISSING", "state is required"));
@@ -77,6 +86,7 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
     let request = DecisionRequest {
         state,
         questions: parsed,
+        truncate_state,
     };
     rules.limits.check(&request)?;
     Ok(SystemOneRequest { model, request })
@@ -225,6 +235,31 @@ mod tests {
             (400, String::new(), "INVALID_JSON")
         );
         assert_eq!(refusal(&"[".repeat(100)), (400, String::new(), "JSON_TOO_DEEP"));
+    }
+
+    #[test]
+    fn what_was_cut_is_asked_for_in_so_many_words() {
+        let parse = |value: &str| parse(&format!(r#"{{"state":"x",{Q},"x_truncate_state":{value}}}"#));
+        for (value, allowed) in [("true", true), ("false", false), ("null", false)] {
+            assert_eq!(parse(value).unwrap().request.truncate_state, allowed, "{value}");
+        }
+        for value in ["1", r#""true""#, "{}"] {
+            let error = parse(value).unwrap_err();
+            assert_eq!(
+                (error.reason(), error.violations[0].field().as_str()),
+                ("WRONG_TYPE", "x_truncate_state")
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_stays_short_however_much_is_wrong() {
+        let names: Vec<String> = (0..255).map(|i| format!(r#""{i}\n":null"#)).collect();
+        let questions: Vec<String> = (0..64)
+            .map(|i| format!(r#""q{i}":{{"criteria":{{{}}}}}"#, names.join(",")))
+            .collect();
+        let body = format!(r#"{{"state":"x","questions":{{{}}}}}"#, questions.join(","));
+        assert_eq!(parse(&body).unwrap_err().violations.len(), crate::MAX_VIOLATIONS);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! [`parse_body`] is lenient where the families' own servers are: `type` may be left out, `bool` is `noul`, `options`
 //! and `question` stand for `criteria` and `instructions`, unknown fields are ignored. What differs between families
-//! is data: [`Rules`].
+//! is data: [`Rules`]. One field is our own: `x_truncate_state`, which lets the state be cut to fit; what was cut is then
+//! told as `usage.truncated_tokens`.
 
 mod body;
 mod question;

@@ -11,10 +11,13 @@ pub fn render_response(model: &str, answers: &Answers, extras: Map<String, Value
     for (id, answer) in &answers.answers {
         by_id.insert(id.clone(), render_answer(answer));
     }
-    let usage = json!({
+    let mut usage = json!({
         "input_tokens": answers.usage.input_tokens,
         "output_tokens": answers.usage.output_tokens,
     });
+    if answers.usage.truncated_tokens > 0 {
+        usage["truncated_tokens"] = answers.usage.truncated_tokens.into();
+    }
     let mut body = Map::new();
     body.insert("model".into(), model.into());
     body.insert("answers".into(), by_id.into());
@@ -109,6 +112,7 @@ mod tests {
             usage: Usage {
                 input_tokens: 7,
                 output_tokens: 0,
+                truncated_tokens: 3,
             },
         };
         let extras = [("x_note".to_owned(), json!(1)), ("usage".to_owned(), json!(2))]
@@ -120,7 +124,7 @@ mod tests {
                 r#"{"model":"m","answers":{"#,
                 r#""z":{"type":"choice","choice":"b","confidence":0.5,"probabilities":{"b":0.75,"a":0.25}},"#,
                 r#""a":{"type":"score","score":1.0,"confidence":1.0,"legend":{"0":"low","1":{"at":1}},"probabilities":{"0":0.0,"1":1.0}},"#,
-                r#""n":{"type":"noul","noul":0.1}},"usage":{"input_tokens":7,"output_tokens":0},"x_note":1}"#
+                r#""n":{"type":"noul","noul":0.1}},"usage":{"input_tokens":7,"output_tokens":0,"truncated_tokens":3},"x_note":1}"#
             )
         );
     }

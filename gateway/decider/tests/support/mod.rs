@@ -147,5 +147,6 @@ pub fn request(questions: Vec<Question>) -> DecisionRequest {
     DecisionRequest {
         state: Some(Content::Text("x".into())),
         questions,
+        truncate_state: false,
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct Said {
     /// Instance id to fingerprint.
     pub(crate) permits: BTreeMap<String, String>,
     pub(crate) refusals: BTreeMap<String, Vec<String>>,
-    /// Whether the refusals are of no bundle.
-    pub(crate) transient: bool,
+    /// The binding that is refused.
+    pub(crate) refused_fingerprint: String,
     pub(crate) valid_for: Duration,
     pub(crate) max_plan_tokens: u64,
     pub(crate) max_plan_sequences: u32,
@@ -41,7 +41,7 @@ impl FakePolicy {
             bundle: Some(bundle),
             permits: BTreeMap::new(),
             refusals: BTreeMap::new(),
-            transient: false,
+            refused_fingerprint: "fp-1".to_owned(),
             valid_for: Duration::from_millis(1500),
             max_plan_tokens: 1 << 20,
             max_plan_sequences: 256,
@@ -146,7 +146,7 @@ impl PolicyService for FakePolicy {
                     let refusals = now.refusals.iter().map(|(instance, reasons)| Refusal {
                         instance_id: instance.clone(),
                         reasons: reasons.clone(),
-                        transient: now.transient,
+                        capability_fingerprint: now.refused_fingerprint.clone(),
                     });
                     let message = PolicyServiceWatchResponse {
                         bundle,

@@ -40,6 +40,7 @@ pub(crate) fn ask(questions: Vec<Question>) -> ClassifyRequest {
         model: String::new(),
         state: Some(text("some state")),
         questions,
+        truncate_state: false,
     }
 }
 
@@ -77,6 +78,7 @@ pub(crate) fn all_types() -> ClassifyRequest {
         model: "mini".into(),
         state: Some(json(r#"{"ticket":"charged twice","amount":12.50}"#)),
         questions: vec![team, severity, urgent],
+        truncate_state: false,
     }
 }
 

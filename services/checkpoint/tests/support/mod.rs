@@ -59,6 +59,17 @@ pub(crate) fn decision() -> Value {
     })
 }
 
+/// One token a letter, with the ids that `decision` names, and two added ones.
+pub(crate) fn tokenizer() -> Value {
+    let letters = ('A'..='Z')
+        .zip(32..)
+        .map(|(letter, id)| (letter.to_string(), json!(id)));
+    json!({
+        "added_tokens": [{"id": 58, "content": "<|endoftext|>"}, {"id": 59, "content": "<|im_end|>"}],
+        "model": {"type": "BPE", "vocab": letters.collect::<serde_json::Map<_, _>>(), "merges": []}
+    })
+}
+
 impl Folder {
     /// A StartLux folder with a flat config, an untied head and this prefix.
     pub(crate) fn startlux(prefix: &str) -> Self {
@@ -77,7 +88,8 @@ impl Folder {
                 seed: 900,
             },
         );
-        let files = BTreeMap::from([("tokenizer.json", b"{\"model\":{}}".to_vec())]);
+        let tokenizer = serde_json::to_vec(&tokenizer()).unwrap();
+        let files = BTreeMap::from([("tokenizer.json", tokenizer)]);
         Self {
             config,
             decision: decision(),

@@ -137,6 +137,7 @@ impl Bench {
                 .collect(),
             noncausal_full_attention: false,
             segment_events: false,
+            result_only: false,
         }
     }
 

@@ -7,6 +7,7 @@ use super::answer::answer;
 use super::config::Config;
 use super::prompt::{Record, prompt, state_text};
 use super::tournament::Tournament;
+use super::truncate::truncate;
 use crate::probability::softmax;
 use crate::{
     Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN,
@@ -27,10 +28,20 @@ pub(super) struct Pass {
     pub(super) groups: usize,
 }
 
+/// A prompt in both forms.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    pub(super) text: String,
+    pub(super) ids: Vec<u32>,
+    /// Tokens that it would have had beyond these.
+    pub(super) truncated: u64,
+}
+
 /// The questions of a request and how far each has come.
 #[derive(Debug)]
 pub(super) struct Questions {
     state: String,
+    truncate_state: bool,
     runs: Vec<Run>,
 }
 
@@ -58,6 +69,7 @@ impl Questions {
         RequestError::unless_empty(found)?;
         Ok(Questions {
             state: state_text(request.state.as_ref()),
+            truncate_state: request.truncate_state,
             runs,
         })
     }
@@ -79,8 +91,28 @@ impl Questions {
         round
     }
 
-    pub(super) fn prompt(&self, pass: &Pass) -> String {
-        prompt(&self.state, self.record(pass), &pass.options)
+    /// Renders and encodes a pass. Too long is an error that names both numbers, unless the state may be cut to fit.
+    pub(super) fn encode(&self, pass: &Pass, cx: &FamilyContext) -> Result<Encoded, DeciderError> {
+        let render = |state: &str| prompt(state, self.record(pass), &pass.options);
+        let text = render(&self.state);
+        let ids = cx.tokenizer.encode(&text)?;
+        let (count, max) = (ids.len(), cx.max_tokens);
+        if count <= max {
+            return Ok(Encoded {
+                text,
+                ids,
+                truncated: 0,
+            });
+        }
+        if self.truncate_state
+            && let Some((text, ids)) = truncate(&self.state, count, cx, &render)?
+        {
+            let truncated = count.saturating_sub(ids.len()) as u64;
+            return Ok(Encoded { text, ids, truncated });
+        }
+        let message = format!("the prompt has {count} tokens, the limit is {max}");
+        let violation = Violation::in_question(pass.question, &[], "PROMPT_TOO_LONG", message);
+        Err(RequestError::unanswerable(violation).into())
     }
 
     pub(super) fn record(&self, pass: &Pass) -> &Record {
@@ -138,18 +170,6 @@ impl Run {
     }
 }
 
-/// Encodes the prompt of question number `question`; too long is an error that names both numbers.
-pub(super) fn encode(text: &str, question: usize, cx: &FamilyContext) -> Result<Vec<u32>, DeciderError> {
-    let ids = cx.tokenizer.encode(text)?;
-    let (count, max) = (ids.len(), cx.max_tokens);
-    if count > max {
-        let message = format!("the prompt has {count} tokens, the limit is {max}");
-        let violation = Violation::in_question(question, &[], "PROMPT_TOO_LONG", message);
-        return Err(RequestError::unanswerable(violation).into());
-    }
-    Ok(ids)
-}
-
 /// A request on its way.
 pub(super) struct StartLuxDecider {
     config: Arc<Config>,
@@ -196,9 +216,10 @@ impl StartLuxDecider {
 
     fn prepare_round(&mut self) -> Result<(), DeciderError> {
         for pass in self.questions.next_round() {
-            let ids = encode(&self.questions.prompt(&pass), pass.question, &self.cx)?;
-            self.usage.input_tokens += ids.len() as u64;
-            self.waiting.push_back((pass, ids));
+            let encoded = self.questions.encode(&pass, &self.cx)?;
+            self.usage.input_tokens += encoded.ids.len() as u64;
+            self.usage.truncated_tokens += encoded.truncated;
+            self.waiting.push_back((pass, encoded.ids));
         }
         Ok(())
     }

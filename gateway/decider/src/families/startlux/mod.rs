@@ -5,6 +5,7 @@
 //! * [`prompt`] turns questions into text, render version 3.
 //! * [`decider`] runs rounds of passes.
 //! * [`tournament`] splits choices of more than 26 options.
+//! * `truncate` cuts a state to what fits, where a request allows it.
 //! * [`answer`] turns probabilities into answers.
 
 pub mod answer;
@@ -12,6 +13,7 @@ pub mod config;
 pub mod decider;
 pub mod prompt;
 pub mod tournament;
+mod truncate;
 
 use std::sync::Arc;
 
@@ -105,7 +107,7 @@ impl Family for StartLux {
 
     /// One sequence per question; per group of the first round for a choice of more than 26 options; none for a choice
     /// of one. `spans` holds `letters` (`{"A": option, ...}`, noul as `true` and `false`, score as level numbers), and
-    /// for a group `group` and `groups`, its number from 0 and their count.
+    /// for a group `group` and `groups`, its number from 0 and their count; `truncated_tokens` if the state was cut.
     fn explain(
         &self,
         request: &DecisionRequest,
@@ -114,8 +116,7 @@ impl Family for StartLux {
         let questions = Questions::new(&self.config, request)?;
         let mut explained = Vec::new();
         for pass in questions.next_round() {
-            let text = questions.prompt(&pass);
-            let ids = decider::encode(&text, pass.question, cx)?;
+            let decider::Encoded { text, ids, truncated } = questions.encode(&pass, cx)?;
             let record = questions.record(&pass);
             let letters: Map<String, Value> = prompt::LETTERS
                 .chars()
@@ -127,6 +128,9 @@ impl Family for StartLux {
             if pass.groups > 1 {
                 spans.insert("group".into(), json!(pass.group));
                 spans.insert("groups".into(), json!(pass.groups));
+            }
+            if truncated > 0 {
+                spans.insert("truncated_tokens".into(), json!(truncated));
             }
             explained.push(ExplainedSequence {
                 question: questions.id(&pass).to_owned(),
