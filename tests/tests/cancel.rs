@@ -115,17 +115,15 @@ async fn a_deadline_ends_the_wait_and_the_run() {
     // In the queue, behind a request that takes longer than the caller will wait.
     let holder = on_the_device(gateway).await;
     let begun = Instant::now();
-    let timeout = whole / 4;
+    // As the header can say it: in whole milliseconds.
+    let timeout = Duration::from_millis((whole / 4).as_millis() as u64);
     let timeout_header = format!("{}m", timeout.as_millis());
     let status = calls::with_timeout(gateway, method, &small("Charged twice."), &timeout_header)
         .await
         .unwrap();
     let took = begun.elapsed();
     late(&status, &["queue", "forward"]);
-    assert!(
-        took >= timeout && took < timeout + whole / 2,
-        "{took:?} of {timeout:?}"
-    );
+    assert!(took >= timeout && took < whole, "{took:?} of {timeout:?}");
     drop(holder);
 
     // On the device, between two segments; and the next request does not wait for the rest.
@@ -135,10 +133,7 @@ async fn a_deadline_ends_the_wait_and_the_run() {
         .unwrap();
     let took = begun.elapsed();
     late(&status, &["run", "forward", "tokenize"]);
-    assert!(
-        took >= timeout && took < timeout + whole / 2,
-        "{took:?} of {timeout:?}"
-    );
+    assert!(took >= timeout && took < whole, "{took:?} of {timeout:?}");
     let next = calls::classify(gateway, small("Charged twice.")).await.unwrap();
     assert!(queued(&next) < whole / 2, "{:?} of {whole:?}", queued(&next));
 }
