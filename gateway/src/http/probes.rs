@@ -12,7 +12,6 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Face;
-use crate::view::family_name;
 
 /// 200 only when a request would be answered; the reasons otherwise.
 pub(super) async fn health(State(face): State<Face>) -> Response {
@@ -76,7 +75,7 @@ fn bindings(snapshot: &CapabilitySnapshot) -> Map<String, Value> {
     let named = snapshot.bindings.iter().map(|binding| {
         let bound = binding.state() == BindingState::Bound;
         (
-            family_name(binding.family()),
+            binding.family().name().to_owned(),
             bound.then(|| binding.backend.clone()).into(),
         )
     });

@@ -11,10 +11,7 @@ use deltagate_decider::{Family, systemone};
 use serde_json::{Map, Value, json};
 
 use super::{Face, body, envelope::RequestId, peek, respond};
-use crate::{
-    classify::{Call, Classified, Timings},
-    view::family_name,
-};
+use crate::classify::{Call, Classified, Timings};
 
 pub(super) async fn classify(
     State(face): State<Face>,
@@ -74,7 +71,7 @@ fn timings(timings: &Timings) -> Value {
         .iter()
         .map(|kernel| {
             json!({
-                "family": family_name(kernel.family),
+                "family": kernel.family.name(),
                 "backend": kernel.backend,
                 "busy_ms": millis(kernel.busy),
                 "launches": kernel.launches,

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use deltagate_proto::v1::{BindingState, CapabilitySnapshot, ExecutorPhase, KernelFamily, SignedPermit};
+use deltagate_proto::v1::{BindingState, CapabilitySnapshot, ExecutorPhase, SignedPermit};
 use tonic::transport::Channel;
 
 use super::{
@@ -363,20 +363,12 @@ fn unbound(snapshot: &CapabilitySnapshot) -> Option<Obstacle> {
         .bindings
         .iter()
         .find(|binding| binding.state() != BindingState::Bound)?;
-    let family = family_name(missing.family());
+    let family = missing.family().name();
     Some(Obstacle::precondition(
         "KERNEL_NOT_BOUND",
         format!("kernel/{family}"),
         format!("kernel family {family} is not bound"),
     ))
-}
-
-/// `KERNEL_FAMILY_CONV1D` as `conv1d`.
-pub fn family_name(family: KernelFamily) -> String {
-    family
-        .as_str_name()
-        .trim_start_matches("KERNEL_FAMILY_")
-        .to_ascii_lowercase()
 }
 
 fn told(what: &str, reasons: &[String]) -> String {

@@ -13,7 +13,7 @@ mod policy;
 mod state;
 mod tender;
 
-pub use assess::{AssessedExecutor, Assessment, Avoid, Lease, family_name};
+pub use assess::{AssessedExecutor, Assessment, Avoid, Lease};
 pub use bundle::ActiveBundle;
 pub use capability::follow_capability;
 pub use model::Model;

@@ -38,24 +38,6 @@ pub(crate) struct KernelDocument {
     pub(crate) launches: u64,
 }
 
-/// Name of a kernel family, as in the configuration.
-pub(crate) fn family_name(family: pb::KernelFamily) -> &'static str {
-    use pb::KernelFamily as F;
-    match family {
-        F::Unspecified => "unspecified",
-        F::Embed => "embed",
-        F::Norm => "norm",
-        F::Projection => "projection",
-        F::Conv1d => "conv1d",
-        F::DeltaRule => "delta_rule",
-        F::GatedNorm => "gated_norm",
-        F::Attention => "attention",
-        F::Mlp => "mlp",
-        F::Readout => "readout",
-        F::Launch => "launch",
-    }
-}
-
 /// Milliseconds of a proto duration; 0 when absent.
 pub(crate) fn millis(duration: Option<&prost_types::Duration>) -> f64 {
     duration
@@ -86,7 +68,7 @@ impl From<pb::ClassifyResponse> for ResponseDocument {
                     .kernels
                     .into_iter()
                     .map(|k| KernelDocument {
-                        family: family_name(k.family()),
+                        family: k.family().name(),
                         busy_ms: millis(k.busy.as_ref()),
                         backend: k.backend,
                         launches: k.launches,

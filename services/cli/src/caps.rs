@@ -9,7 +9,7 @@ use deltagate_proto::v1::{
 use serde::Serialize;
 
 use crate::{
-    answers::{family_name, millis, short},
+    answers::{millis, short},
     args::CapsArgs,
     classify::refused,
     config,
@@ -151,7 +151,7 @@ fn executor(entry: pb::ExecutorEntry) -> Option<Executor> {
 
 fn binding(b: pb::KernelBinding) -> Binding {
     Binding {
-        family: family_name(b.family()),
+        family: b.family().name(),
         state: match b.state() {
             BindingState::Unspecified => "unspecified",
             BindingState::Bound => "bound",

@@ -98,3 +98,15 @@ fn candidate(report: &CandidateReport) -> v1::CandidateReport {
         times: times.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{KernelFamily, family};
+
+    #[test]
+    fn a_kernel_family_has_one_name_in_configuration_and_on_the_wire() {
+        for own in KernelFamily::ALL {
+            assert_eq!(own.as_str(), family(own).name());
+        }
+    }
+}

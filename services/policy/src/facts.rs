@@ -82,7 +82,7 @@ fn bindings(bindings: &[v1::KernelBinding]) -> BTreeMap<String, Value> {
     for binding in bindings {
         // An enum value of a newer executor keeps its number, which no rule knows.
         let family = match v1::KernelFamily::try_from(binding.family) {
-            Ok(family) => lower(family.as_str_name(), "KERNEL_FAMILY_"),
+            Ok(family) => family.name().to_owned(),
             Err(_) => format!("unknown_{}", binding.family),
         };
         let state = match v1::BindingState::try_from(binding.state) {
