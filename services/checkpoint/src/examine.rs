@@ -65,7 +65,7 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
     let mut findings = Vec::new();
     let config = config(dir, &mut findings);
     let model = config.as_ref().map(|config| &config.model);
-    let family = family::recognise(dir, model.map(|model| model.vocab_size), &mut findings);
+    let family = family::recognise(dir, model, &mut findings);
     let shards = index::open(dir, &mut findings);
     let layout = layout::find(&shards, model, &mut findings);
     let assets = assets(dir, family.as_ref(), config.as_ref(), &mut findings);
@@ -178,7 +178,14 @@ fn card(
     ModelCard {
         name: name(dir),
         digest: digest.finish(),
-        max_tokens: u32::try_from(config.max_position_embeddings).unwrap_or(u32::MAX),
+        max_tokens: u32::try_from(config.max_position_embeddings)
+            .unwrap_or(u32::MAX)
+            .min(
+                family
+                    .as_ref()
+                    .and_then(|family| family.max_tokens)
+                    .unwrap_or(u32::MAX),
+            ),
         config,
         parameters: layout.parameters,
         weight_bytes: layout.weight_bytes,

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{AttentionMode, Finding, Problem, files, startlux};
+use crate::{AttentionMode, Finding, ModelConfig, Problem, files, open_jev, startlux};
 
 /// Files that only one family has.
 const MARKERS: [(&str, &str); 9] = [
-    ("open_jev_export.json", "open-jev"),
-    ("head.pt", "open-jev"),
+    (open_jev::EXPORT, open_jev::NAME),
+    (open_jev::UNMERGED, open_jev::NAME),
     ("joint_head_config.json", "clef"),
     ("joint_head.safetensors", "clef"),
     ("readout.safetensors", "pplx"),
@@ -30,6 +30,8 @@ pub(crate) struct Family {
     pub(crate) files: Vec<(&'static str, Vec<u8>)>,
     pub(crate) attention: AttentionMode,
     pub(crate) release_date: Option<String>,
+    /// Longest sequence, in tokens, if that is less than what the backbone takes.
+    pub(crate) max_tokens: Option<u32>,
     /// Whether the readout needs rows of the output embedding.
     pub(crate) needs_output_embedding: bool,
     /// Whether prompts are made of text.
@@ -41,7 +43,7 @@ pub(crate) struct Family {
 /// The family of a folder; none if no family's file is there.
 pub(crate) fn recognise(
     dir: &Path,
-    vocab_size: Option<usize>,
+    model: Option<&ModelConfig>,
     findings: &mut Vec<Finding>,
 ) -> Option<Family> {
     let mut found: Vec<(&'static str, &'static str)> = MARKERS
@@ -79,7 +81,7 @@ pub(crate) fn recognise(
             continue;
         }
         families.push(family);
-        if family != startlux::NAME {
+        if ![startlux::NAME, open_jev::NAME].contains(&family) {
             findings.push(Finding::file(file, Problem::UnservedFamily { family }));
         }
     }
@@ -92,8 +94,34 @@ pub(crate) fn recognise(
         return None;
     }
     match (&families[..], decision) {
-        ([startlux::NAME], Some((bytes, value))) => Some(startlux::read(bytes, value, vocab_size, findings)),
+        ([startlux::NAME], Some((bytes, value))) => {
+            let vocab_size = model.map(|model| model.vocab_size);
+            Some(startlux::read(bytes, value, vocab_size, findings))
+        }
+        ([open_jev::NAME], None) => open_jev(dir, model, findings),
         _ => None,
+    }
+}
+
+/// The export of an Open-Jev folder; a finding if there is none yet.
+fn open_jev(dir: &Path, model: Option<&ModelConfig>, findings: &mut Vec<Finding>) -> Option<Family> {
+    if !files::exists(dir, open_jev::EXPORT) {
+        let reason = format!(
+            "is of an Open-Jev model that is not merged: export it, so that `{}` is there",
+            open_jev::EXPORT
+        );
+        findings.push(Finding::file(open_jev::UNMERGED, Problem::Key { reason }));
+        return None;
+    }
+    match files::json(dir, open_jev::EXPORT) {
+        Ok((bytes, value)) => {
+            let hidden_size = model.map(|model| model.hidden_size);
+            Some(open_jev::read(bytes, value, hidden_size, findings))
+        }
+        Err(finding) => {
+            findings.push(finding);
+            None
+        }
     }
 }
 

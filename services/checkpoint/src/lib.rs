@@ -16,6 +16,7 @@ mod family;
 mod files;
 mod index;
 mod layout;
+mod open_jev;
 mod reader;
 mod scope;
 mod startlux;

@@ -65,6 +65,7 @@ pub(crate) fn read(
         files: vec![(DECISION_CONFIG, bytes)],
         attention: AttentionMode::Causal,
         release_date: Some(release_date),
+        max_tokens: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
     }

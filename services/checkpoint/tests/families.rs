@@ -3,15 +3,13 @@
 
 mod support;
 
-use deltagate_checkpoint::Problem;
+use deltagate_checkpoint::{AttentionMode, Problem};
 use serde_json::{Value, json};
 use support::{Folder, only};
 
 #[test]
 fn other_families_are_recognised_and_refused_by_name() {
     for (file, family) in [
-        ("open_jev_export.json", "open-jev"),
-        ("head.pt", "open-jev"),
         ("joint_head_config.json", "clef"),
         ("joint_head.safetensors", "clef"),
         ("readout.safetensors", "pplx"),
@@ -148,4 +146,113 @@ fn prompts_need_a_tokenizer() {
     let mut folder = Folder::startlux("");
     folder.files.clear();
     only(&folder.refused(), "tokenizer.json", "", "startlux needs it");
+}
+
+fn open_jev_export() -> Value {
+    json!({
+        "format": "open-jev-text-merged/1", "model_id": "org/model", "base_revision": "a", "checkpoint_revision": "b",
+        "temperature": 1.5, "max_length": 256, "chat_prefix": "<|im_start|>user\n", "chat_suffix": "<|im_end|>\n",
+        "head_weight": (0..8).map(|i| f64::from(i) / 8.0).collect::<Vec<f64>>(), "head_bias": -0.25
+    })
+}
+
+/// A folder as the exporter writes it: tensors without a prefix, and no output embedding.
+fn open_jev(export: &Value) -> Folder {
+    let mut folder = Folder::startlux("");
+    folder.decision = Value::Null;
+    folder.tensors.remove("lm_head.weight").unwrap();
+    folder
+        .files
+        .insert("open_jev_export.json", serde_json::to_vec(export).unwrap());
+    folder
+}
+
+#[test]
+fn an_open_jev_export_is_recognised() {
+    let export = open_jev_export();
+    let checkpoint = open_jev(&export).open().unwrap();
+    let card = checkpoint.card();
+    assert_eq!(card.family.as_deref(), Some("open_jev"));
+    assert_eq!(card.family_config, export);
+    assert_eq!((card.max_tokens, &card.release_date), (256, &None));
+    assert_eq!(card.attention, AttentionMode::Causal);
+    assert!(checkpoint.output_embedding().unwrap().is_none());
+
+    let mut other = export.clone();
+    other["head_bias"] = json!(0.25);
+    let changed = open_jev(&other).open().unwrap();
+    assert_ne!(
+        card.digest,
+        changed.card().digest,
+        "the head decides answers, and so belongs to the digest"
+    );
+
+    // 4096 if the export does not say, and never more than the backbone takes.
+    other.as_object_mut().unwrap().shift_remove("max_length");
+    let mut folder = open_jev(&other);
+    assert_eq!(folder.open().unwrap().card().max_tokens, 512);
+    folder.config["max_position_embeddings"] = json!(262_144);
+    assert_eq!(folder.open().unwrap().card().max_tokens, 4096);
+}
+
+#[test]
+fn an_open_jev_export_is_checked_key_by_key() {
+    let file = "open_jev_export.json";
+    for (key, value, problem) in [
+        ("format", json!("open-jev-text-merged/2"), "the only one"),
+        ("format", json!(1), "the only one"),
+        ("model_id", json!(""), "an empty one"),
+        ("base_revision", json!(1), "not a string"),
+        ("checkpoint_revision", Value::Null, "not a string"),
+        ("temperature", json!(0.0), "above 0"),
+        ("temperature", json!("1"), "above 0"),
+        ("max_length", json!(0), "1 to 16384"),
+        ("max_length", json!(16_385), "1 to 16384"),
+        ("chat_prefix", json!([]), "not a string"),
+        ("chat_suffix", json!(0), "not a string"),
+        (
+            "head_weight",
+            json!(vec![0.5; 7]),
+            "has 7 numbers, but `hidden_size` is 8",
+        ),
+        ("head_weight", json!([[0.5, 0.5]]), "has 1 numbers"),
+        (
+            "head_weight",
+            json!(["0.5", 0, 0, 0, 0, 0, 0, 0]),
+            "finite number at 0",
+        ),
+        ("head_weight", json!(0.5), "not an array"),
+        ("head_bias", Value::Null, "finite"),
+        ("pooling", json!("last"), "does not know"),
+    ] {
+        let mut export = open_jev_export();
+        export[key] = value;
+        only(&open_jev(&export).refused(), file, key, problem);
+    }
+    for key in open_jev_export().as_object().unwrap().keys() {
+        let mut export = open_jev_export();
+        export.as_object_mut().unwrap().shift_remove(key).unwrap();
+        if key != "max_length" {
+            only(&open_jev(&export).refused(), file, key, "is missing");
+        }
+    }
+    let overflow = open_jev_export().to_string().replace("0.875", "1e999");
+    let mut folder = open_jev(&Value::Null);
+    folder.files.insert(file, overflow.into_bytes());
+    let found = folder.refused();
+    assert!(found.len() == 1 && found[0].file == file, "{found:?}");
+}
+
+#[test]
+fn an_open_jev_model_that_is_not_merged_is_refused() {
+    let mut folder = open_jev(&Value::Null);
+    folder.files.remove("open_jev_export.json");
+    folder.files.insert("head.pt", vec![0]);
+    only(&folder.refused(), "head.pt", "", "not merged");
+    // What is left over from the export does no harm.
+    let mut folder = open_jev(&open_jev_export());
+    folder.files.insert("head.pt", vec![0]);
+    assert!(folder.open().is_ok());
+    folder.files.remove("tokenizer.json");
+    only(&folder.refused(), "tokenizer.json", "", "open_jev needs it");
 }

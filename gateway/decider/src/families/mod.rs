@@ -21,6 +21,8 @@
 //! Traps: the order of options differs between families (yes or no first; sorted or not), so does the JSON
 //! [dialect](crate::json::Dialect), the text that stands for a missing value, and the definition of confidence.
 
+pub mod intern;
+pub mod open_jev;
 pub mod startlux;
 
 use std::sync::Arc;
@@ -30,13 +32,15 @@ use serde_json::Value;
 use crate::{Family, FamilyError};
 
 /// Ids of all families.
-pub const FAMILIES: &[&str] = &[startlux::ID];
+pub const FAMILIES: &[&str] = &[startlux::ID, intern::ID, open_jev::ID];
 
 /// The family `id` without a model: what its publisher documents for all sizes, and temperature 1. It renders the same
 /// prompts, so it is good for [`Family::explain`]; probabilities need a model's own config.
 pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
     match id {
         startlux::ID => Ok(Arc::new(startlux::StartLux::without_model())),
+        intern::ID => Ok(Arc::new(intern::Intern::without_model())),
+        open_jev::ID => Ok(Arc::new(open_jev::OpenJev::without_model())),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }
@@ -45,6 +49,8 @@ pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
 pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> {
     match id {
         startlux::ID => Ok(Arc::new(startlux::StartLux::new(config)?)),
+        intern::ID => Ok(Arc::new(intern::Intern::new(config)?)),
+        open_jev::ID => Ok(Arc::new(open_jev::OpenJev::new(config)?)),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }

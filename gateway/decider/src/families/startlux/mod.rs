@@ -13,7 +13,7 @@ pub mod config;
 pub mod decider;
 pub mod prompt;
 pub mod tournament;
-mod truncate;
+pub(super) mod truncate;
 
 use std::sync::Arc;
 

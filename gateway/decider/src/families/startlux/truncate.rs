@@ -12,7 +12,7 @@ const TRIES: usize = 24;
 ///
 /// `whole` is the count of tokens with all of it. Where the tokens of a text end is known only to the tokenizer, so the
 /// cut is searched: where it would be if all tokens were of the same length, then nearer, every third time halfway.
-pub(super) fn truncate(
+pub(in crate::families) fn truncate(
     state: &str,
     whole: usize,
     cx: &FamilyContext,

@@ -1,0 +1,134 @@
+//! Intern-Decision, 0.8B to 4B: all questions of a request in one prompt that ends with a JSON skeleton; each answer is
+//! read from the logits of the option symbols at the token before the question's marker.
+//!
+//! Where it differs from the publisher's own program: confidence is TypeSafe's, as in every family; no output token is
+//! counted, because none is generated; a null that the HTTP body leaves out is an absent value.
+//! As there, and unlike the other families, equal probabilities go to the smallest option name, by code points.
+
+pub mod answer;
+pub mod config;
+pub mod decider;
+pub mod prompt;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use self::config::Config;
+use self::decider::{Encoded, InternDecider};
+use crate::systemone::Rules;
+use crate::{
+    Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Limits,
+};
+
+/// Its id.
+pub const ID: &str = "intern";
+
+/// Most tokens of a prompt, whatever the model allows.
+pub const MAX_TOKENS: usize = 8192;
+
+/// Limits on the shape of a request.
+pub fn limits() -> Limits {
+    Limits {
+        max_questions: 16,
+        max_options: prompt::SYMBOLS.len(),
+        ..Limits::default()
+    }
+}
+
+/// The family, set up for one model.
+#[derive(Clone, Debug)]
+pub struct Intern {
+    config: Arc<Config>,
+}
+
+impl Intern {
+    /// From the model's decision config.
+    pub fn new(config: &Value) -> Result<Self, FamilyError> {
+        Ok(Intern {
+            config: Arc::new(Config::from_json(config)?),
+        })
+    }
+
+    /// Of no model in particular: see [`super::family_defaults`].
+    pub fn without_model() -> Self {
+        Intern {
+            config: Arc::new(Config::default()),
+        }
+    }
+}
+
+impl Family for Intern {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    /// The marker and each symbol are one token, all different.
+    fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
+        let fail = |reason: String| FamilyError::Tokenizer { reason };
+        let one = |text: &str| {
+            let ids = cx
+                .tokenizer
+                .encode(text)
+                .map_err(|_| fail("it cannot encode a symbol".into()))?;
+            match ids.as_slice() {
+                [id] => Ok(*id),
+                ids => Err(fail(format!("{text} is {} tokens, not one", ids.len()))),
+            }
+        };
+        let mut seen = vec![one(prompt::MARKER)?];
+        for symbol in prompt::SYMBOLS {
+            let id = one(symbol)?;
+            if seen.contains(&id) {
+                return Err(fail(format!("symbol {symbol} shares its token with another")));
+            }
+            seen.push(id);
+        }
+        Ok(())
+    }
+
+    fn systemone_rules(&self) -> Rules {
+        Rules {
+            limits: limits(),
+            listed_options: 1..=prompt::SYMBOLS.len(),
+            ..Rules::default()
+        }
+    }
+
+    fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
+        Ok(Box::new(InternDecider::new(&self.config, request, cx)?))
+    }
+
+    /// One sequence, which belongs to no single question: `question` is empty. `spans.fields` lists, question by
+    /// question, `question`, `read` (a position) and `symbols` (`{"A": option, ...}`).
+    fn explain(
+        &self,
+        request: &DecisionRequest,
+        cx: &FamilyContext,
+    ) -> Result<Vec<ExplainedSequence>, DeciderError> {
+        let Encoded { text, ids, read } = decider::encode(request, cx)?;
+        let fields: Vec<Value> = request
+            .questions
+            .iter()
+            .zip(&read)
+            .map(|(question, read)| {
+                let symbols: Map<String, Value> = prompt::SYMBOLS
+                    .iter()
+                    .zip(prompt::options(question))
+                    .map(|(symbol, (value, _))| ((*symbol).to_owned(), value.into()))
+                    .collect();
+                json!({"question": question.id, "read": read, "symbols": symbols})
+            })
+            .collect();
+        let mut spans = Map::new();
+        spans.insert("fields".into(), fields.into());
+        Ok(vec![ExplainedSequence {
+            question: String::new(),
+            option: None,
+            text,
+            ids,
+            read: read.into_iter().map(|at| at as usize).collect(),
+            spans,
+        }])
+    }
+}

@@ -1,0 +1,114 @@
+//! Open-Jev: one prompt per candidate, which asks whether it is the correct answer; a linear head on the last hidden row
+//! gives the candidate's logit.
+//!
+//! * [`config`] reads `open_jev_export.json`.
+//! * [`prompt`] turns questions into text.
+//! * [`decider`] runs the candidates.
+//! * [`answer`] turns logits into answers.
+
+pub mod answer;
+pub mod config;
+pub mod decider;
+pub mod prompt;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use self::config::Config;
+use self::decider::{OpenJevDecider, Questions};
+use crate::systemone::Rules;
+use crate::{Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError};
+
+/// Its id.
+pub const ID: &str = "open_jev";
+
+/// Tokens of the chat format. A tokenizer without them would spell them out, and every answer would silently be wrong.
+const SPECIAL: [&str; 4] = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+
+/// The family, set up for one model.
+#[derive(Clone, Debug)]
+pub struct OpenJev {
+    config: Arc<Config>,
+}
+
+impl OpenJev {
+    /// From the content of the model's `open_jev_export.json`.
+    pub fn new(config: &Value) -> Result<Self, FamilyError> {
+        Ok(OpenJev {
+            config: Arc::new(Config::from_json(config)?),
+        })
+    }
+
+    /// Of no model in particular: see [`super::family_defaults`]. It has no decision head, so that it renders prompts and
+    /// refuses to answer.
+    pub fn without_model() -> Self {
+        OpenJev {
+            config: Arc::new(Config::default()),
+        }
+    }
+}
+
+impl Family for OpenJev {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    /// Each special token that the chat wrapping spells is one token.
+    fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
+        let wrapping = [&self.config.chat_prefix, &self.config.chat_suffix];
+        for special in SPECIAL {
+            if !wrapping.iter().any(|text| text.contains(special)) {
+                continue;
+            }
+            let ids = cx.tokenizer.encode(special).map_err(|_| FamilyError::Tokenizer {
+                reason: "it cannot encode a prompt".into(),
+            })?;
+            if ids.len() != 1 {
+                return Err(FamilyError::Tokenizer {
+                    reason: format!("{special} is {} tokens, not one", ids.len()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn systemone_rules(&self) -> Rules {
+        Rules::default()
+    }
+
+    fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
+        Ok(Box::new(OpenJevDecider::new(
+            self.config.clone(),
+            request,
+            cx.clone(),
+        )?))
+    }
+
+    /// One sequence per candidate, with `option`: the name of a choice's option or the number of a score's level; one
+    /// without it for a noul. `spans` holds `truncated_tokens` if the state was cut.
+    fn explain(
+        &self,
+        request: &DecisionRequest,
+        cx: &FamilyContext,
+    ) -> Result<Vec<ExplainedSequence>, DeciderError> {
+        let questions = Questions::new(request)?;
+        let mut explained = Vec::new();
+        for candidate in questions.candidates() {
+            let decider::Encoded { text, ids, truncated } = questions.encode(candidate, &self.config, cx)?;
+            let mut spans = Map::new();
+            if truncated > 0 {
+                spans.insert("truncated_tokens".into(), json!(truncated));
+            }
+            explained.push(ExplainedSequence {
+                question: questions.id(candidate).to_owned(),
+                option: questions.option(candidate),
+                text,
+                read: vec![ids.len().saturating_sub(1)],
+                ids,
+                spans,
+            });
+        }
+        Ok(explained)
+    }
+}
