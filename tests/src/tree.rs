@@ -108,3 +108,14 @@ pub fn has_word(text: &str, word: &str) -> bool {
             && !text[at + word.len()..].chars().next().is_some_and(ident)
     })
 }
+
+/// The Qwen3.5 tokenizer that the set-up of the tests makes.
+pub fn qwen35_tokenizer() -> anyhow::Result<PathBuf> {
+    let file = root().join("target/fixtures/qwen35/tokenizer.json");
+    anyhow::ensure!(
+        file.is_file(),
+        "{} is missing: make it with `bash tests/scripts/fetch-tokenizer.sh`",
+        file.display()
+    );
+    Ok(file)
+}

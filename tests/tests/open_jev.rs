@@ -9,7 +9,7 @@ use deltagate_tests::{
     ports::url,
     process::{self, Run},
     requests::ticket_body,
-    tree::root,
+    tree::{qwen35_tokenizer, root},
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -25,15 +25,9 @@ async fn run(arguments: &[&str]) -> Run {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_gives_the_candidates_of_the_specification_byte_for_byte() {
-    let tokenizer = root().join("target/fixtures/qwen35/tokenizer.json");
-    assert!(
-        tokenizer.is_file(),
-        "{} is missing: make it with `bash tests/scripts/fetch-tokenizer.sh`",
-        tokenizer.display()
-    );
     let dir = process::folder().unwrap();
     let request = process::write(dir.path(), "request.json", &ticket_body().to_string()).unwrap();
-    let tokenizer = tokenizer.display().to_string();
+    let tokenizer = qwen35_tokenizer().unwrap().display().to_string();
     let explained = run(&[
         "explain",
         "--family",

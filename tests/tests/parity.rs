@@ -6,7 +6,7 @@ use deltagate_tests::{
     model_folder,
     process::{self, Run},
     requests::ticket_body,
-    tree::root,
+    tree::qwen35_tokenizer,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -19,15 +19,9 @@ async fn run(arguments: &[&str]) -> Run {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_gives_the_prompts_of_the_specification_byte_for_byte() {
-    let tokenizer = root().join("target/fixtures/qwen35/tokenizer.json");
-    assert!(
-        tokenizer.is_file(),
-        "{} is missing: make it with `bash tests/scripts/fetch-tokenizer.sh`",
-        tokenizer.display()
-    );
     let dir = process::folder().unwrap();
     let request = process::write(dir.path(), "request.json", &ticket_body().to_string()).unwrap();
-    let tokenizer = tokenizer.display().to_string();
+    let tokenizer = qwen35_tokenizer().unwrap().display().to_string();
     let explain = [
         "explain",
         "--family",

@@ -1,6 +1,7 @@
 //! What a decider answers.
 
-use crate::Content;
+use crate::probability::{argmax, choice_confidence, expected_level, score_confidence};
+use crate::{Content, Criteria};
 
 /// All answers to one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +40,37 @@ pub enum Answer {
         /// Probability of true, in `[0, 1]`.
         noul: f64,
     },
+}
+
+impl Answer {
+    /// The answer to a question with these criteria, given the probability of each option or level, or of the two sides of
+    /// a noul, of which `side_true` is true. Confidence as TypeSafe defines it; of equals the first; nothing rounded.
+    pub fn unrounded(criteria: &Criteria, p: Vec<f64>, side_true: usize) -> Self {
+        match criteria {
+            Criteria::Choice(options) => {
+                let confidence = choice_confidence(&p);
+                let choice = options
+                    .get(argmax(&p))
+                    .map(|option| option.name.clone())
+                    .unwrap_or_default();
+                let probabilities = options.iter().map(|option| option.name.clone()).zip(p).collect();
+                Answer::Choice {
+                    choice,
+                    confidence,
+                    probabilities,
+                }
+            }
+            Criteria::Score(levels) => Answer::Score {
+                score: expected_level(&p),
+                confidence: score_confidence(&p),
+                probabilities: p,
+                legend: levels.clone(),
+            },
+            Criteria::Noul { .. } => Answer::Noul {
+                noul: p.get(side_true).copied().unwrap_or_default(),
+            },
+        }
+    }
 }
 
 /// Token counts.

@@ -221,6 +221,26 @@ pub enum DeciderError {
     OutOfTurn,
 }
 
+impl DeciderError {
+    /// Refuses a count of outputs that is not the planned one.
+    pub(crate) fn check_shape(what: &'static str, expected: usize, got: usize) -> Result<(), Self> {
+        if expected == got {
+            Ok(())
+        } else {
+            Err(DeciderError::OutputShape { what, expected, got })
+        }
+    }
+
+    /// Refuses values of sequence number `sequence` that are NaN or infinite.
+    pub(crate) fn check_finite(sequence: usize, values: &[f32]) -> Result<(), Self> {
+        if values.iter().all(|value| value.is_finite()) {
+            Ok(())
+        } else {
+            Err(DeciderError::NotFinite { sequence })
+        }
+    }
+}
+
 /// Why a family cannot be used with a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FamilyError {

@@ -22,6 +22,26 @@ pub struct FamilyContext {
     pub max_tokens: usize,
 }
 
+impl FamilyContext {
+    /// Encodes when a model is loaded: a failure is the tokenizer's.
+    pub(crate) fn encode_at_load(&self, text: &str) -> Result<Vec<u32>, FamilyError> {
+        let failed = |_| FamilyError::Tokenizer {
+            reason: "it cannot encode a prompt".into(),
+        };
+        self.tokenizer.encode(text).map_err(failed)
+    }
+
+    /// The token of a text that must be one token; an error calls it `name`.
+    pub(crate) fn one_token(&self, text: &str, name: &str) -> Result<u32, FamilyError> {
+        match self.encode_at_load(text)?.as_slice() {
+            [id] => Ok(*id),
+            ids => Err(FamilyError::Tokenizer {
+                reason: format!("{name} is {} tokens, not one", ids.len()),
+            }),
+        }
+    }
+}
+
 impl fmt::Debug for FamilyContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FamilyContext")

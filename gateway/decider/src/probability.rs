@@ -63,6 +63,10 @@ pub fn round_decimal(x: f64, digits: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::Value;
+
     use super::*;
 
     fn near(a: f64, b: f64) -> bool {
@@ -71,48 +75,20 @@ mod tests {
 
     #[test]
     fn published_table() {
-        for (t, p, choice, score, score_conf) in [
-            (
-                1.0,
-                [0.689672086, 0.253716182, 0.056611732],
-                0.534508129,
-                0.366939646,
-                0.449590531,
-            ),
-            (
-                1.0087,
-                [0.687313434, 0.255038723, 0.057647843],
-                0.530970151,
-                0.370334409,
-                0.444498387,
-            ),
-            (
-                2.2076,
-                [0.510732335, 0.324688102, 0.164579563],
-                0.266098503,
-                0.653847227,
-                0.019229159,
-            ),
-            (
-                2.5343690298472983,
-                [0.488551204, 0.329266929, 0.182181868],
-                0.232826805,
-                0.693630664,
-                0.0,
-            ),
-            (
-                1.164,
-                [0.649230512, 0.274975308, 0.075794180],
-                0.473845768,
-                0.426563668,
-                0.360154498,
-            ),
-        ] {
-            let got = softmax(&[2.0, 1.0, -0.5], t);
+        let table: Value =
+            serde_json::from_str(include_str!("../../../tests/fixtures/confidence.json")).unwrap();
+        let rows = table["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 5);
+        let logits: Vec<f32> = serde_json::from_value(table["logits"].clone()).unwrap();
+        for row in rows {
+            let of = |key: &str| row[key].as_f64().unwrap();
+            let p: Vec<f64> = serde_json::from_value(row["p"].clone()).unwrap();
+            let got = softmax(&logits, of("temperature"));
+            assert_eq!(got.len(), p.len());
             assert!(got.iter().zip(p).all(|(a, b)| near(*a, b)), "{got:?}");
-            assert!(near(choice_confidence(&got), choice));
-            assert!(near(expected_level(&got), score));
-            assert!(near(score_confidence(&got), score_conf));
+            assert!(near(choice_confidence(&got), of("choice_confidence")));
+            assert!(near(expected_level(&got), of("score")));
+            assert!(near(score_confidence(&got), of("score_confidence")));
         }
     }
 

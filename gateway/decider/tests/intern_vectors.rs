@@ -12,7 +12,7 @@ use deltagate_decider::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{choice, context, request};
+use support::{EXAMPLE, choice, context, request};
 
 const MARKER: u32 = 248_077;
 
@@ -42,13 +42,7 @@ fn intern(temperature: f64) -> Arc<dyn Family> {
 }
 
 fn body() -> Value {
-    json!({"state": {"ticket": "I was charged twice for order #4411.", "amount": 12.5, "tags": ["billing", "app"]},
-        "questions": {
-            "team": {"type": "choice", "instructions": "Which team should handle this ticket?", "criteria":
-                {"shipping": "Delivery and tracking", "billing": "Payments, refunds and invoices", "other": null}},
-            "severity": {"type": "score", "instructions": "How severe is the impact?",
-                "criteria": ["cosmetic", "annoying", "blocks the customer"]},
-            "urgent": {"type": "noul", "instructions": "Should this ticket be answered today?"}}})
+    serde_json::from_str(EXAMPLE).unwrap()
 }
 
 fn parsed(body: &Value) -> deltagate_decider::DecisionRequest {

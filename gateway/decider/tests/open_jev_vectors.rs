@@ -10,21 +10,14 @@ use deltagate_decider::systemone::{parse_body, render_response};
 use deltagate_decider::{
     Answer, Answers, Content, Criteria, DeciderError, DecisionRequest, Family, FamilyContext, FamilyError,
     MAX_SEQUENCES_PER_PLAN, Plan, Projection, Question, RowSelection, SequenceOutput, Step, TokenizeError,
-    Tokenizer, family, family_defaults,
+    family, family_defaults,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use support::{assert_near, choice, context, request};
+use support::{EXAMPLE, Odd, assert_near, choice, context, drive_rows, fixture, request};
 
 const T_27B: f64 = 2.5343690298472983;
 const T_9B: f64 = 1.8969118766347646;
-
-const EXAMPLE: &str = r#"{"state": {"ticket":"I was charged twice for order #4411.","amount":12.5,"tags":["billing","app"]},
-"questions": {
-  "team": {"type":"choice","instructions":"Which team should handle this ticket?",
-    "criteria":{"shipping":"Delivery and tracking","billing":"Payments, refunds and invoices","other":null}},
-  "severity": {"type":"score","instructions":"How severe is the impact?","criteria":["cosmetic","annoying","blocks the customer"]},
-  "urgent": {"type":"noul","instructions":"Should this ticket be answered today?"}}}"#;
 
 fn export(temperature: f64, weight: &[f64], bias: f64) -> Value {
     json!({
@@ -52,23 +45,7 @@ fn drive(
     request: &DecisionRequest,
     hidden: impl Fn(usize) -> Vec<f32>,
 ) -> Result<(Answers, Vec<Plan>), DeciderError> {
-    let mut decider = family.start(request, &context().1)?;
-    let (mut plans, mut candidate): (Vec<Plan>, usize) = (Vec::new(), 0);
-    let mut outputs: Option<Vec<SequenceOutput>> = None;
-    loop {
-        match decider.step(outputs.as_deref())? {
-            Step::Done(answers) => return Ok((answers, plans)),
-            Step::Run(plan) => {
-                let next = candidate + plan.sequences.len();
-                let of = |i| SequenceOutput {
-                    rows: vec![hidden(i)],
-                };
-                outputs = Some((candidate..next).map(of).collect());
-                candidate = next;
-                plans.push(plan);
-            }
-        }
-    }
+    drive_rows(family, request, &context().1, |i, _| hidden(i))
 }
 
 fn answer_of(temperature: f64, criteria: Criteria, logits: &[f32]) -> Answer {
@@ -169,45 +146,16 @@ fn yes_is_weighed_against_a_logit_of_zero() {
 
 #[test]
 fn published_confidences() {
-    for (t, p, of_choice, of_score, level) in [
-        (
-            1.0,
-            [0.689672086, 0.253716182, 0.056611732],
-            0.534508129,
-            0.449590531,
-            0.366939646,
-        ),
-        (
-            1.0087,
-            [0.687313434, 0.255038723, 0.057647843],
-            0.530970151,
-            0.444498387,
-            0.370334409,
-        ),
-        (
-            2.2076,
-            [0.510732335, 0.324688102, 0.164579563],
-            0.266098503,
-            0.019229159,
-            0.653847227,
-        ),
-        (
-            T_27B,
-            [0.488551204, 0.329266929, 0.182181868],
-            0.232826805,
-            0.0,
-            0.693630664,
-        ),
-        (
-            1.164,
-            [0.649230512, 0.274975308, 0.075794180],
-            0.473845768,
-            0.360154498,
-            0.426563668,
-        ),
-    ] {
+    let table = fixture("confidence.json");
+    let logits: Vec<f32> = serde_json::from_value(table["logits"].clone()).unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        let of = |key: &str| row[key].as_f64().unwrap();
+        let (t, of_choice) = (of("temperature"), of("choice_confidence"));
+        let (level, of_score) = (of("score"), of("score_confidence"));
+        let p: Vec<f64> = serde_json::from_value(row["p"].clone()).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{t}: {a} is not {b}");
-        let logits = [2.0, 1.0, -0.5];
         let Answer::Choice {
             choice: name,
             confidence,
@@ -218,7 +166,8 @@ fn published_confidences() {
         };
         assert_eq!(name, "option 0 of many");
         near(confidence, of_choice);
-        probabilities.iter().zip(p).for_each(|((_, a), b)| near(*a, b));
+        assert_eq!(probabilities.len(), p.len());
+        probabilities.iter().zip(&p).for_each(|((_, a), b)| near(*a, *b));
         let levels = vec![
             Content::Text("a".into()),
             Content::Json(json!({"b": 1})),
@@ -235,7 +184,8 @@ fn published_confidences() {
         };
         near(score, level);
         near(confidence, of_score);
-        probabilities.iter().zip(p).for_each(|(a, b)| near(*a, b));
+        assert_eq!(probabilities.len(), p.len());
+        probabilities.iter().zip(&p).for_each(|(a, b)| near(*a, *b));
         assert_eq!(legend, levels);
     }
 }
@@ -534,14 +484,6 @@ fn an_export_is_checked_key_by_key() {
         assert_eq!(&refused(&config), key);
     }
     assert_eq!(refused(&json!([])), "");
-}
-
-struct Odd(fn(&str) -> Result<Vec<u32>, TokenizeError>);
-
-impl Tokenizer for Odd {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
-        (self.0)(text)
-    }
 }
 
 #[test]

@@ -7,18 +7,10 @@ use std::sync::Arc;
 
 use deltagate_decider::{
     ChoiceOption, Content, Criteria, DeciderError, DecisionRequest, FamilyContext, FamilyError,
-    TokenizeError, Tokenizer, family, family_defaults,
+    TokenizeError, family, family_defaults,
 };
 use serde_json::json;
-use support::{choice, context, plain_startlux, request};
-
-struct Odd(fn(&str) -> Result<Vec<u32>, TokenizeError>);
-
-impl Tokenizer for Odd {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
-        (self.0)(text)
-    }
-}
+use support::{Odd, choice, context, plain_startlux, request};
 
 fn byte_ids(text: &str) -> Vec<u32> {
     text.bytes()

@@ -40,6 +40,11 @@ pub(crate) struct Family {
     pub(crate) tokens: Vec<(String, u64)>,
 }
 
+/// A finite number.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| number.is_finite())
+}
+
 /// The family of a folder; none if no family's file is there.
 pub(crate) fn recognise(
     dir: &Path,

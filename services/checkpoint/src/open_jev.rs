@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::{AttentionMode, Finding, Problem, family::Family};
+use crate::{
+    AttentionMode, Finding, Problem,
+    family::{Family, number},
+};
 
 /// Name of the family.
 pub(crate) const NAME: &str = "open_jev";
@@ -117,8 +120,4 @@ fn head_weight(value: &Value, hidden_size: Option<usize>, refuse: &mut impl FnMu
             format!("holds something else than a finite number at {index}"),
         );
     }
-}
-
-fn number(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|number| number.is_finite())
 }

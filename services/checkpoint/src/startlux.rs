@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     AttentionMode, Finding, Problem,
-    family::{DECISION_CONFIG, Family},
+    family::{DECISION_CONFIG, Family, number},
 };
 
 /// Name of the family.
@@ -107,7 +107,7 @@ fn temperatures(value: &Value, refuse: &mut impl FnMut(&str, &str)) {
         let key = format!("temperature_by_type.{kind}");
         if !TYPES.contains(&kind.as_str()) {
             refuse(&key, "is none of `choice`, `noul` and `score`");
-        } else if !value.as_f64().is_some_and(|t| t > 0.0 && t.is_finite()) {
+        } else if !number(value).is_some_and(|t| t > 0.0) {
             refuse(&key, "is not a finite number above 0");
         }
     }

@@ -2,15 +2,18 @@
 //!
 //! # How to add one
 //!
-//! A family is a folder `families/<id>/` with the same five files as [`startlux`], which is the pattern:
+//! A family is a folder `families/<id>/`, after the pattern of [`startlux`]:
 //!
 //! * `config.rs`: its part of the model folder's decision config, read from JSON and checked key by key. What the file
 //!   does not say is refused, or has a default that the family's publisher documents.
 //! * `prompt.rs`: request -> text. Pure functions over [`crate::DecisionRequest`], no tokens. Golden prompts test it.
 //! * `decider.rs`: text -> token ids -> [`crate::Plan`], outputs -> next plan or answers. Everything that belongs to one
 //!   step goes into one plan. Refuse what is too long here, naming both numbers.
-//! * `answer.rs`: logits -> [`crate::Answer`]. Softmax, temperature, confidence and rounding of this family.
+//! * `answer.rs`: logits -> [`crate::Answer`], where that is more than [`crate::Answer::unrounded`] on a softmax.
 //! * `mod.rs`: the [`crate::Family`] itself, the load-time check of the tokenizer, `explain`, and nothing else.
+//!
+//! What families share stands beside them: `keys` reads configuration, `encoded` fits a prompt into the model, `passes` sends
+//! passes of one row each and checks what comes back, [`crate::FamilyContext`] checks single tokens.
 //!
 //! More files where the family needs them (`tournament.rs` here, a joint head's spans elsewhere). Then:
 //!
@@ -24,6 +27,11 @@
 pub mod intern;
 pub mod open_jev;
 pub mod startlux;
+
+mod encoded;
+mod keys;
+mod passes;
+mod truncate;
 
 use std::sync::Arc;
 

@@ -11,9 +11,26 @@ use std::sync::{Arc, Mutex};
 
 use deltagate_decider::{
     Answers, ChoiceOption, Content, Criteria, DeciderError, DecisionRequest, Family, FamilyContext, Plan,
-    Question, SequenceOutput, Step, TokenizeError, Tokenizer, family,
+    PlannedSequence, Question, SequenceOutput, Step, TokenizeError, Tokenizer, family,
 };
 use serde_json::{Value, json};
+
+/// The request of the documentation, one question of each kind.
+pub const EXAMPLE: &str = r#"{"state": {"ticket":"I was charged twice for order #4411.","amount":12.5,"tags":["billing","app"]},
+"questions": {
+  "team": {"type":"choice","instructions":"Which team should handle this ticket?",
+    "criteria":{"shipping":"Delivery and tracking","billing":"Payments, refunds and invoices","other":null}},
+  "severity": {"type":"score","instructions":"How severe is the impact?","criteria":["cosmetic","annoying","blocks the customer"]},
+  "urgent": {"type":"noul","instructions":"Should this ticket be answered today?"}}}"#;
+
+/// A tokenizer that is this function.
+pub struct Odd(pub fn(&str) -> Result<Vec<u32>, TokenizeError>);
+
+impl Tokenizer for Odd {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
+        (self.0)(text)
+    }
+}
 
 /// One token per byte: 32..57 for `A`..`Z`, 1000 + byte for all else. Remembers every text.
 #[derive(Default)]
@@ -62,12 +79,12 @@ pub fn plain_startlux() -> Arc<dyn Family> {
     startlux(json!({}), json!({}))
 }
 
-/// Runs a request to its answers; `logits` gives those of pass number `i` (counted over all steps) with `n` options.
-pub fn drive(
+/// Runs a request to its answers; `row` gives what is read of pass number `i`, counted over all steps.
+pub fn drive_rows(
     family: &dyn Family,
     request: &DecisionRequest,
     cx: &FamilyContext,
-    mut logits: impl FnMut(usize, usize) -> Vec<f32>,
+    mut row: impl FnMut(usize, &PlannedSequence) -> Vec<f32>,
 ) -> Result<(Answers, Vec<Plan>), DeciderError> {
     let mut decider = family.start(request, cx)?;
     let (mut plans, mut passes) = (Vec::new(), 0);
@@ -76,8 +93,8 @@ pub fn drive(
         match decider.step(outputs.as_deref())? {
             Step::Done(answers) => return Ok((answers, plans)),
             Step::Run(plan) => {
-                let of = |sequence: &deltagate_decider::PlannedSequence| {
-                    let row = logits(passes, letters(sequence).len());
+                let of = |sequence: &PlannedSequence| {
+                    let row = row(passes, sequence);
                     passes += 1;
                     SequenceOutput { rows: vec![row] }
                 };
@@ -88,8 +105,20 @@ pub fn drive(
     }
 }
 
+/// The same for a family that reads letters; `logits` gives those of pass number `i` with `n` options.
+pub fn drive(
+    family: &dyn Family,
+    request: &DecisionRequest,
+    cx: &FamilyContext,
+    mut logits: impl FnMut(usize, usize) -> Vec<f32>,
+) -> Result<(Answers, Vec<Plan>), DeciderError> {
+    drive_rows(family, request, cx, |i, sequence| {
+        logits(i, letters(sequence).len())
+    })
+}
+
 /// Token ids whose rows a sequence reads.
-pub fn letters(sequence: &deltagate_decider::PlannedSequence) -> Vec<u32> {
+pub fn letters(sequence: &PlannedSequence) -> Vec<u32> {
     match &sequence.projection {
         deltagate_decider::Projection::OutputEmbedding(ids) => ids.clone(),
         other => panic!("{other:?}"),

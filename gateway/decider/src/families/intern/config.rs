@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::FamilyError;
+use crate::families::keys::{fault, positive, required, root};
 
 /// What the family needs to know of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,20 +21,11 @@ impl Default for Config {
 impl Config {
     /// Reads `temperature`, which is required; any other key is refused.
     pub fn from_json(config: &Value) -> Result<Self, FamilyError> {
-        let fault = |key: &str, reason: &str| FamilyError::Config {
-            key: key.to_owned(),
-            reason: reason.to_owned(),
-        };
-        let config = config.as_object().ok_or_else(|| fault("", "is not an object"))?;
+        let config = root(config)?;
         if let Some(key) = config.keys().find(|key| *key != "temperature") {
             return Err(fault(key, "is not known"));
         }
-        let value = config
-            .get("temperature")
-            .ok_or_else(|| fault("temperature", "is missing"))?;
-        let temperature = value
-            .as_f64()
-            .filter(|t| t.is_finite() && *t > 0.0)
+        let temperature = positive(required(config, "temperature")?)
             .ok_or_else(|| fault("temperature", "is not a number above 0"))?;
         Ok(Config { temperature })
     }

@@ -3,6 +3,7 @@
 use super::answer::answer;
 use super::config::Config;
 use super::{MAX_TOKENS, limits, prompt};
+use crate::families::encoded::too_long;
 use crate::probability::softmax;
 use crate::{
     Answers, Decider, DeciderError, DecisionRequest, FamilyContext, Plan, PlannedSequence, Projection,
@@ -21,22 +22,25 @@ pub(super) struct Encoded {
 /// Validates, renders and encodes. A prompt that is too long is refused, even if the state might be cut.
 pub(super) fn encode(request: &DecisionRequest, cx: &FamilyContext) -> Result<Encoded, DeciderError> {
     limits().check(request)?;
+    let state = prompt::state_text(request.state.as_ref());
+    let fields: Vec<String> = request.questions.iter().map(prompt::field_text).collect();
     let reserved = "the text holds the reserved decision marker";
     let mut found = Vec::new();
-    if prompt::state_text(request.state.as_ref()).contains(prompt::MARKER) {
+    if state.contains(prompt::MARKER) {
         found.push(Violation::new(["state".into()], "RESERVED_MARKER", reserved));
     }
-    for (index, question) in request.questions.iter().enumerate() {
-        if prompt::field_text(question).contains(prompt::MARKER) {
+    for (index, field) in fields.iter().enumerate() {
+        if field.contains(prompt::MARKER) {
             found.push(Violation::in_question(index, &[], "RESERVED_MARKER", reserved));
         }
     }
     RequestError::unless_empty(found)?;
-    let text = prompt::prompt(request);
+    let names = request.questions.iter().map(|question| question.id.as_str());
+    let text = prompt::prompt(&state, &fields, names);
     let ids = cx.tokenizer.encode(&text)?;
     let (count, max) = (ids.len(), cx.max_tokens.min(MAX_TOKENS));
     if count > max {
-        let message = format!("the prompt has {count} tokens, the limit is {max}");
+        let message = too_long(count, max);
         return Err(RequestError::unanswerable(Violation::new([], "PROMPT_TOO_LONG", message)).into());
     }
     let marker = cx.tokenizer.encode(prompt::MARKER)?;
@@ -76,11 +80,7 @@ impl InternDecider {
         cx: &FamilyContext,
     ) -> Result<Self, DeciderError> {
         let Encoded { ids, read, .. } = encode(request, cx)?;
-        let counts: Vec<usize> = request
-            .questions
-            .iter()
-            .map(|q| prompt::options(q).len())
-            .collect();
+        let counts: Vec<usize> = request.questions.iter().map(prompt::option_count).collect();
         let mut symbols = Vec::new();
         for symbol in prompt::SYMBOLS
             .iter()
@@ -110,23 +110,14 @@ impl InternDecider {
     }
 
     fn answers(&self, outputs: &[SequenceOutput]) -> Result<Answers, DeciderError> {
-        let shape = |what, expected, got| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(DeciderError::OutputShape { what, expected, got })
-            }
-        };
-        shape("sequences", 1, outputs.len())?;
+        DeciderError::check_shape("sequences", 1, outputs.len())?;
         let rows = outputs.first().map_or(&[][..], |output| &output.rows);
-        shape("rows", self.questions.len(), rows.len())?;
+        DeciderError::check_shape("rows", self.questions.len(), rows.len())?;
         let width = self.counts.iter().copied().max().unwrap_or(0);
         let mut answers = Vec::with_capacity(rows.len());
         for ((question, count), row) in self.questions.iter().zip(&self.counts).zip(rows) {
-            shape("values", width, row.len())?;
-            if !row.iter().all(|value| value.is_finite()) {
-                return Err(DeciderError::NotFinite { sequence: 0 });
-            }
+            DeciderError::check_shape("values", width, row.len())?;
+            DeciderError::check_finite(0, row)?;
             let own: Vec<f32> = row.iter().take(*count).copied().collect();
             let p = softmax(&own, self.temperature);
             answers.push((question.id.clone(), answer(&question.criteria, p)));

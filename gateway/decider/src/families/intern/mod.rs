@@ -65,22 +65,12 @@ impl Family for Intern {
 
     /// The marker and each symbol are one token, all different.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
-        let fail = |reason: String| FamilyError::Tokenizer { reason };
-        let one = |text: &str| {
-            let ids = cx
-                .tokenizer
-                .encode(text)
-                .map_err(|_| fail("it cannot encode a symbol".into()))?;
-            match ids.as_slice() {
-                [id] => Ok(*id),
-                ids => Err(fail(format!("{text} is {} tokens, not one", ids.len()))),
-            }
-        };
-        let mut seen = vec![one(prompt::MARKER)?];
+        let mut seen = vec![cx.one_token(prompt::MARKER, prompt::MARKER)?];
         for symbol in prompt::SYMBOLS {
-            let id = one(symbol)?;
+            let id = cx.one_token(symbol, symbol)?;
             if seen.contains(&id) {
-                return Err(fail(format!("symbol {symbol} shares its token with another")));
+                let reason = format!("symbol {symbol} shares its token with another");
+                return Err(FamilyError::Tokenizer { reason });
             }
             seen.push(id);
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::chat::chat;
 use crate::json::{Dialect, python_number};
 use crate::python::strip;
-use crate::{Content, Criteria, DecisionRequest, Question};
+use crate::{Content, Criteria, Question};
 
 /// Stands where a field's answer would be.
 pub const MARKER: &str = "<decision>";
@@ -56,6 +56,15 @@ pub fn options(question: &Question) -> Vec<(String, String)> {
     }
 }
 
+/// How many options a question has.
+pub fn option_count(question: &Question) -> usize {
+    match &question.criteria {
+        Criteria::Choice(options) => options.len(),
+        Criteria::Score(levels) => levels.len(),
+        Criteria::Noul { .. } => 2,
+    }
+}
+
 /// The state: JSON of two spaces a level, so that a string is quoted.
 pub fn state_text(state: Option<&Content>) -> String {
     let value = state.map_or(Value::Null, Content::to_value);
@@ -72,19 +81,13 @@ pub fn field_text(question: &Question) -> String {
     text
 }
 
-/// The whole prompt.
-pub fn prompt(request: &DecisionRequest) -> String {
-    let fields: Vec<String> = request.questions.iter().map(field_text).collect();
+/// The whole prompt, given its parts and the names of its fields.
+pub fn prompt<'q>(state: &str, fields: &[String], names: impl Iterator<Item = &'q str>) -> String {
     let user = format!(
-        "Return one answer for every field using the supplied answer symbols.\n\n## State\n{}\n## Decision schema\n{}",
-        state_text(request.state.as_ref()),
+        "Return one answer for every field using the supplied answer symbols.\n\n## State\n{state}\n## Decision schema\n{}",
         fields.join("\n")
     );
-    let skeleton: Map<String, Value> = request
-        .questions
-        .iter()
-        .map(|question| (question.id.clone(), MARKER.into()))
-        .collect();
+    let skeleton: Map<String, Value> = names.map(|name| (name.to_owned(), MARKER.into())).collect();
     let mut text = chat(Some(SYSTEM), &user);
     text.push_str(strip(&Dialect::indented(4).render(&Value::Object(skeleton))));
     text.push_str("<|im_end|>\n");

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::FamilyError;
+use crate::families::keys::{fault, number, positive, required, root};
 
 /// The one format of exports.
 pub const FORMAT: &str = "open-jev-text-merged/1";
@@ -66,7 +67,7 @@ impl Default for Config {
 impl Config {
     /// Reads the export. All keys but `max_length` are required, and there are no others.
     pub fn from_json(config: &Value) -> Result<Self, FamilyError> {
-        let config = config.as_object().ok_or_else(|| fault("", "is not an object"))?;
+        let config = root(config)?;
         // First: another format may mean anything by the other keys.
         if text(config, "format")? != FORMAT {
             return Err(fault(
@@ -92,8 +93,7 @@ impl Config {
         if let Some(key) = config.keys().find(unknown) {
             return Err(fault(key, "is a key that this version does not know"));
         }
-        let temperature = number(required(config, "temperature")?)
-            .filter(|t| *t > 0.0)
+        let temperature = positive(required(config, "temperature")?)
             .ok_or_else(|| fault("temperature", "is not a finite number above 0"))?;
         let bias = number(required(config, "head_bias")?)
             .ok_or_else(|| fault("head_bias", "is not a finite number"))?;
@@ -110,25 +110,10 @@ impl Config {
     }
 }
 
-fn fault(key: &str, reason: impl Into<String>) -> FamilyError {
-    FamilyError::Config {
-        key: key.to_owned(),
-        reason: reason.into(),
-    }
-}
-
-fn required<'c>(config: &'c Map<String, Value>, key: &str) -> Result<&'c Value, FamilyError> {
-    config.get(key).ok_or_else(|| fault(key, "is missing"))
-}
-
 fn text<'c>(config: &'c Map<String, Value>, key: &str) -> Result<&'c str, FamilyError> {
     required(config, key)?
         .as_str()
         .ok_or_else(|| fault(key, "is not a string"))
-}
-
-fn number(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|number| number.is_finite())
 }
 
 fn max_length(config: &Map<String, Value>) -> Result<usize, FamilyError> {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::answer::answer;
 use super::config::Config;
 use super::prompt::{Record, prompt, state_text};
-use crate::families::startlux::truncate::truncate;
+use crate::families::encoded::Encoded;
+use crate::families::passes::Passes;
 use crate::{
     Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN,
-    Plan, PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage,
+    PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage,
     Violation,
 };
 
@@ -24,15 +25,6 @@ pub(super) struct Candidate {
     question: usize,
     /// Index of the proposed answer in it; 0 for a noul.
     index: usize,
-}
-
-/// A prompt in both forms.
-#[derive(Debug)]
-pub(super) struct Encoded {
-    pub(super) text: String,
-    pub(super) ids: Vec<u32>,
-    /// Tokens that it would have had beyond these.
-    pub(super) truncated: u64,
 }
 
 /// The questions of a request.
@@ -85,32 +77,9 @@ impl Questions {
         config: &Config,
         cx: &FamilyContext,
     ) -> Result<Encoded, DeciderError> {
-        let max = cx.max_tokens.min(config.max_length);
         let (_, record) = &self.questions[candidate.question];
         let render = |state: &str| prompt(config, state, record, candidate.index);
-        let text = render(&self.state);
-        let ids = cx.tokenizer.encode(&text)?;
-        let count = ids.len();
-        if count <= max {
-            return Ok(Encoded {
-                text,
-                ids,
-                truncated: 0,
-            });
-        }
-        let cx = FamilyContext {
-            max_tokens: max,
-            ..cx.clone()
-        };
-        if self.truncate_state
-            && let Some((text, ids)) = truncate(&self.state, count, &cx, &render)?
-        {
-            let truncated = count.saturating_sub(ids.len()) as u64;
-            return Ok(Encoded { text, ids, truncated });
-        }
-        let message = format!("the prompt has {count} tokens, the limit is {max}");
-        let violation = Violation::in_question(candidate.question, &[], "PROMPT_TOO_LONG", message);
-        Err(RequestError::unanswerable(violation).into())
+        Encoded::new(candidate.question, &self.state, self.truncate_state, cx, &render)
     }
 
     pub(super) fn id(&self, candidate: Candidate) -> &str {
@@ -134,19 +103,10 @@ pub(super) struct OpenJevDecider {
     questions: Questions,
     /// Candidates that no plan has held yet, with their tokens if those are kept.
     waiting: VecDeque<(Candidate, Option<Vec<u32>>)>,
-    /// Candidates of the plan that is out.
-    out: Vec<Candidate>,
+    passes: Passes<Candidate>,
     /// Logits that are back, by question.
     logits: Vec<Vec<f32>>,
     usage: Usage,
-    phase: Phase,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Fresh,
-    PlanOut,
-    Ended,
 }
 
 impl OpenJevDecider {
@@ -176,61 +136,44 @@ impl OpenJevDecider {
             cx,
             questions,
             waiting,
-            out: Vec::new(),
+            passes: Passes::new(),
             usage,
-            phase: Phase::Fresh,
         })
     }
 
-    /// Checks the outputs of the plan that is out and keeps their logits.
-    fn collect(&mut self, outputs: &[SequenceOutput]) -> Result<(), DeciderError> {
-        let out = std::mem::take(&mut self.out);
+    /// Keeps the logits of the plan that was out.
+    fn collect(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<(), DeciderError> {
         // A decider is not made without one.
         let Some(head) = &self.config.head else {
             return Err(DeciderError::OutOfTurn);
         };
-        let shape = |what, expected, got| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(DeciderError::OutputShape { what, expected, got })
-            }
-        };
-        shape("sequences", out.len(), outputs.len())?;
-        for (sequence, (candidate, output)) in out.into_iter().zip(outputs).enumerate() {
-            shape("rows", 1, output.rows.len())?;
-            let hidden = output.rows.first().map_or(&[][..], Vec::as_slice);
-            shape("values", head.weight.len(), hidden.len())?;
+        let back = self.passes.receive(outputs, |_| head.weight.len())?;
+        for (sequence, (candidate, hidden)) in back.into_iter().enumerate() {
             let logit = head.logit(hidden);
-            // A value times a weight of 0 would be NaN as well: this finds every value that is not finite.
-            if !logit.is_finite() {
-                return Err(DeciderError::NotFinite { sequence });
-            }
+            // Finite values may still sum up to more than an f32 holds.
+            DeciderError::check_finite(sequence, &[logit])?;
             self.logits[candidate.question].push(logit);
         }
         Ok(())
     }
 
     /// The next plan.
-    fn plan(&mut self) -> Result<Plan, DeciderError> {
+    fn plan(&mut self) -> Result<Step, DeciderError> {
         let count = self.waiting.len().min(MAX_SEQUENCES_PER_PLAN);
-        let mut sequences = Vec::with_capacity(count);
+        let mut planned = Vec::with_capacity(count);
         for (candidate, kept) in self.waiting.drain(..count) {
             let token_ids = match kept {
                 Some(ids) => ids,
                 None => self.questions.encode(candidate, &self.config, &self.cx)?.ids,
             };
-            sequences.push(PlannedSequence {
+            let sequence = PlannedSequence {
                 token_ids,
                 read: RowSelection::Last,
                 projection: Projection::Hidden,
-            });
-            self.out.push(candidate);
+            };
+            planned.push((candidate, sequence));
         }
-        Ok(Plan {
-            sequences,
-            noncausal_full_attention: false,
-        })
+        Ok(self.passes.send(planned))
     }
 
     fn answers(&self) -> Answers {
@@ -248,18 +191,10 @@ impl OpenJevDecider {
 
 impl Decider for OpenJevDecider {
     fn step(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<Step, DeciderError> {
-        // Whatever fails below ends the request.
-        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
-        match (phase, outputs) {
-            (Phase::Fresh, None) => {}
-            (Phase::PlanOut, Some(outputs)) => self.collect(outputs)?,
-            _ => return Err(DeciderError::OutOfTurn),
-        }
+        self.collect(outputs)?;
         if self.waiting.is_empty() {
             return Ok(Step::Done(self.answers()));
         }
-        let plan = self.plan()?;
-        self.phase = Phase::PlanOut;
-        Ok(Step::Run(plan))
+        self.plan()
     }
 }

@@ -13,7 +13,7 @@ pub mod prompt;
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use self::config::Config;
 use self::decider::{OpenJevDecider, Questions};
@@ -47,6 +47,14 @@ impl OpenJev {
             config: Arc::new(Config::default()),
         }
     }
+
+    /// No prompt is longer than the export allows, nor than the model takes.
+    fn bounded(&self, cx: &FamilyContext) -> FamilyContext {
+        FamilyContext {
+            max_tokens: cx.max_tokens.min(self.config.max_length),
+            ..cx.clone()
+        }
+    }
 }
 
 impl Family for OpenJev {
@@ -61,14 +69,7 @@ impl Family for OpenJev {
             if !wrapping.iter().any(|text| text.contains(special)) {
                 continue;
             }
-            let ids = cx.tokenizer.encode(special).map_err(|_| FamilyError::Tokenizer {
-                reason: "it cannot encode a prompt".into(),
-            })?;
-            if ids.len() != 1 {
-                return Err(FamilyError::Tokenizer {
-                    reason: format!("{special} is {} tokens, not one", ids.len()),
-                });
-            }
+            cx.one_token(special, special)?;
         }
         Ok(())
     }
@@ -81,7 +82,7 @@ impl Family for OpenJev {
         Ok(Box::new(OpenJevDecider::new(
             self.config.clone(),
             request,
-            cx.clone(),
+            self.bounded(cx),
         )?))
     }
 
@@ -92,22 +93,12 @@ impl Family for OpenJev {
         request: &DecisionRequest,
         cx: &FamilyContext,
     ) -> Result<Vec<ExplainedSequence>, DeciderError> {
-        let questions = Questions::new(request)?;
+        let (questions, cx) = (Questions::new(request)?, self.bounded(cx));
         let mut explained = Vec::new();
         for candidate in questions.candidates() {
-            let decider::Encoded { text, ids, truncated } = questions.encode(candidate, &self.config, cx)?;
-            let mut spans = Map::new();
-            if truncated > 0 {
-                spans.insert("truncated_tokens".into(), json!(truncated));
-            }
-            explained.push(ExplainedSequence {
-                question: questions.id(candidate).to_owned(),
-                option: questions.option(candidate),
-                text,
-                read: vec![ids.len().saturating_sub(1)],
-                ids,
-                spans,
-            });
+            let encoded = questions.encode(candidate, &self.config, &cx)?;
+            let option = questions.option(candidate);
+            explained.push(encoded.explain(questions.id(candidate), option, Map::new()));
         }
         Ok(explained)
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::MAX_LETTERS;
 use super::tournament::WideChoice;
 use crate::FamilyError;
+use crate::families::keys::{fault, number, positive, required, root};
 
 /// What the family needs to know of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,13 +48,12 @@ impl Default for Config {
 impl Config {
     /// Reads `letter_token_ids` and `temperature_by_type` (required) and `wide_choice`. Other keys are for others.
     pub fn from_json(config: &Value) -> Result<Self, FamilyError> {
-        let config = config.as_object().ok_or_else(|| fault("", "is not an object"))?;
+        let config = root(config)?;
         let temperatures = object(config, "temperature_by_type")?
             .ok_or_else(|| fault("temperature_by_type", "is missing"))?;
         let temperature = |kind: &str| match temperatures.get(kind) {
             None => Ok(1.0),
-            Some(value) => number(value)
-                .filter(|t| *t > 0.0)
+            Some(value) => positive(value)
                 .ok_or_else(|| fault(&format!("temperature_by_type.{kind}"), "is not a number above 0")),
         };
         Ok(Config {
@@ -65,13 +65,6 @@ impl Config {
             },
             wide_choice: wide_choice(config)?,
         })
-    }
-}
-
-fn fault(key: &str, reason: impl Into<String>) -> FamilyError {
-    FamilyError::Config {
-        key: key.to_owned(),
-        reason: reason.into(),
     }
 }
 
@@ -88,13 +81,9 @@ fn object<'c>(
     }
 }
 
-fn number(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|number| number.is_finite())
-}
-
 fn letters(config: &Map<String, Value>) -> Result<[u32; MAX_LETTERS], FamilyError> {
     let key = "letter_token_ids";
-    let value = config.get(key).ok_or_else(|| fault(key, "is missing"))?;
+    let value = required(config, key)?;
     let ids: Option<Vec<u32>> = value.as_array().and_then(|ids| {
         ids.iter()
             .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::answer::answer;
 use super::config::Config;
 use super::prompt::{Record, prompt, state_text};
 use super::tournament::Tournament;
-use super::truncate::truncate;
+use crate::families::encoded::Encoded;
+use crate::families::passes::Passes;
 use crate::probability::softmax;
 use crate::{
-    Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits, MAX_SEQUENCES_PER_PLAN,
-    Plan, PlannedSequence, Projection, Question, RequestError, RowSelection, SequenceOutput, Step, Usage,
-    Violation,
+    Answer, Answers, Criteria, Decider, DeciderError, DecisionRequest, FamilyContext, Limits,
+    MAX_SEQUENCES_PER_PLAN, PlannedSequence, Projection, Question, RequestError, RowSelection,
+    SequenceOutput, Step, Usage,
 };
 
 /// One prompt: some options of one question.
@@ -26,15 +26,6 @@ pub(super) struct Pass {
     pub(super) group: usize,
     /// How many there are.
     pub(super) groups: usize,
-}
-
-/// A prompt in both forms.
-#[derive(Debug)]
-pub(super) struct Encoded {
-    pub(super) text: String,
-    pub(super) ids: Vec<u32>,
-    /// Tokens that it would have had beyond these.
-    pub(super) truncated: u64,
 }
 
 /// The questions of a request and how far each has come.
@@ -94,25 +85,7 @@ impl Questions {
     /// Renders and encodes a pass. Too long is an error that names both numbers, unless the state may be cut to fit.
     pub(super) fn encode(&self, pass: &Pass, cx: &FamilyContext) -> Result<Encoded, DeciderError> {
         let render = |state: &str| prompt(state, self.record(pass), &pass.options);
-        let text = render(&self.state);
-        let ids = cx.tokenizer.encode(&text)?;
-        let (count, max) = (ids.len(), cx.max_tokens);
-        if count <= max {
-            return Ok(Encoded {
-                text,
-                ids,
-                truncated: 0,
-            });
-        }
-        if self.truncate_state
-            && let Some((text, ids)) = truncate(&self.state, count, cx, &render)?
-        {
-            let truncated = count.saturating_sub(ids.len()) as u64;
-            return Ok(Encoded { text, ids, truncated });
-        }
-        let message = format!("the prompt has {count} tokens, the limit is {max}");
-        let violation = Violation::in_question(pass.question, &[], "PROMPT_TOO_LONG", message);
-        Err(RequestError::unanswerable(violation).into())
+        Encoded::new(pass.question, &self.state, self.truncate_state, cx, &render)
     }
 
     pub(super) fn record(&self, pass: &Pass) -> &Record {
@@ -142,7 +115,11 @@ impl Questions {
     fn answers(&mut self, usage: Usage) -> Answers {
         let answers = self.runs.iter_mut().map(|run| {
             let p = run.p.take().unwrap_or_default();
-            (run.question.id.clone(), answer(&run.question.criteria, p))
+            // The prompt shows true first.
+            (
+                run.question.id.clone(),
+                Answer::unrounded(&run.question.criteria, p, 0),
+            )
         });
         Answers {
             answers: answers.collect(),
@@ -177,19 +154,10 @@ pub(super) struct StartLuxDecider {
     questions: Questions,
     /// Passes of this round that no plan has held yet, with their tokens.
     waiting: VecDeque<(Pass, Vec<u32>)>,
-    /// Passes of the plan that is out.
-    out: Vec<Pass>,
+    passes: Passes<Pass>,
     /// Passes of this round that are back.
     back: Vec<(Pass, Vec<f32>)>,
     usage: Usage,
-    phase: Phase,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Fresh,
-    PlanOut,
-    Ended,
 }
 
 impl StartLuxDecider {
@@ -205,10 +173,9 @@ impl StartLuxDecider {
             cx,
             questions,
             waiting: VecDeque::new(),
-            out: Vec::new(),
+            passes: Passes::new(),
             back: Vec::new(),
             usage: Usage::default(),
-            phase: Phase::Fresh,
         };
         decider.prepare_round()?;
         Ok(decider)
@@ -224,65 +191,28 @@ impl StartLuxDecider {
         Ok(())
     }
 
-    /// Checks the outputs of the plan that is out and keeps them.
-    fn collect(&mut self, outputs: &[SequenceOutput]) -> Result<(), DeciderError> {
-        let out = std::mem::take(&mut self.out);
-        let shape = |what, expected, got| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(DeciderError::OutputShape { what, expected, got })
-            }
-        };
-        shape("sequences", out.len(), outputs.len())?;
-        for (sequence, (pass, output)) in out.into_iter().zip(outputs).enumerate() {
-            shape("rows", 1, output.rows.len())?;
-            let logits = output.rows.first().cloned().unwrap_or_default();
-            shape("values", pass.options.len(), logits.len())?;
-            if !logits.iter().all(|value| value.is_finite()) {
-                return Err(DeciderError::NotFinite { sequence });
-            }
-            self.back.push((pass, logits));
-        }
-        Ok(())
-    }
-
     /// The next plan of this round.
-    fn plan(&mut self) -> Plan {
+    fn plan(&mut self) -> Step {
         let count = self.waiting.len().min(MAX_SEQUENCES_PER_PLAN);
-        let mut sequences = Vec::with_capacity(count);
-        for (pass, token_ids) in self.waiting.drain(..count) {
-            let letters = self
-                .config
-                .letter_token_ids
-                .iter()
-                .take(pass.options.len())
-                .copied()
-                .collect();
-            let projection = Projection::OutputEmbedding(letters);
-            sequences.push(PlannedSequence {
+        let planned = self.waiting.drain(..count).map(|(pass, token_ids)| {
+            let letters = self.config.letter_token_ids.iter();
+            let letters = letters.take(pass.options.len()).copied().collect();
+            let sequence = PlannedSequence {
                 token_ids,
                 read: RowSelection::Last,
-                projection,
-            });
-            self.out.push(pass);
-        }
-        Plan {
-            sequences,
-            noncausal_full_attention: false,
-        }
+                projection: Projection::OutputEmbedding(letters),
+            };
+            (pass, sequence)
+        });
+        self.passes.send(planned.collect())
     }
 }
 
 impl Decider for StartLuxDecider {
     fn step(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<Step, DeciderError> {
-        // Whatever fails below ends the request.
-        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
-        match (phase, outputs) {
-            (Phase::Fresh, None) => {}
-            (Phase::PlanOut, Some(outputs)) => self.collect(outputs)?,
-            _ => return Err(DeciderError::OutOfTurn),
-        }
+        let back = self.passes.receive(outputs, |pass| pass.options.len())?;
+        self.back
+            .extend(back.into_iter().map(|(pass, logits)| (pass, logits.to_vec())));
         if self.waiting.is_empty() && !self.back.is_empty() {
             let round = std::mem::take(&mut self.back);
             self.questions.advance(round);
@@ -291,7 +221,6 @@ impl Decider for StartLuxDecider {
         if self.waiting.is_empty() {
             return Ok(Step::Done(self.questions.answers(self.usage)));
         }
-        self.phase = Phase::PlanOut;
-        Ok(Step::Run(self.plan()))
+        Ok(self.plan())
     }
 }

@@ -5,15 +5,11 @@
 //! * [`prompt`] turns questions into text, render version 3.
 //! * [`decider`] runs rounds of passes.
 //! * [`tournament`] splits choices of more than 26 options.
-//! * `truncate` cuts a state to what fits, where a request allows it.
-//! * [`answer`] turns probabilities into answers.
 
-pub mod answer;
 pub mod config;
 pub mod decider;
 pub mod prompt;
 pub mod tournament;
-pub(super) mod truncate;
 
 use std::sync::Arc;
 
@@ -59,29 +55,19 @@ impl Family for StartLux {
 
     /// Each letter is one token, the one that the config names, and does not merge with the end of a prompt.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
-        let encode = |text: &str| {
-            let failed = |_| FamilyError::Tokenizer {
-                reason: "it cannot encode a prompt".into(),
-            };
-            cx.tokenizer.encode(text).map_err(failed)
-        };
         let probe = prompt::probe();
-        let prefix = encode(&probe)?;
+        let prefix = cx.encode_at_load(&probe)?;
         for (letter, id) in prompt::LETTERS.chars().zip(self.config.letter_token_ids) {
             let fail = |what| {
                 Err(FamilyError::Tokenizer {
                     reason: format!("letter {letter} {what}"),
                 })
             };
-            let mut alone = [0; 4];
-            let alone = encode(letter.encode_utf8(&mut alone))?;
-            if alone.len() != 1 {
-                return fail(format!("is {} tokens, not one", alone.len()));
-            }
-            if alone != [id] {
+            let alone = cx.one_token(letter.encode_utf8(&mut [0; 4]), &format!("letter {letter}"))?;
+            if alone != id {
                 return fail(format!("is not token {id}, as letter_token_ids says"));
             }
-            let appended = encode(&format!("{probe}{letter}"))?;
+            let appended = cx.encode_at_load(&format!("{probe}{letter}"))?;
             if appended.strip_prefix(prefix.as_slice()) != Some(&[id]) {
                 return fail("merges with the end of the prompt".to_owned());
             }
@@ -116,7 +102,7 @@ impl Family for StartLux {
         let questions = Questions::new(&self.config, request)?;
         let mut explained = Vec::new();
         for pass in questions.next_round() {
-            let decider::Encoded { text, ids, truncated } = questions.encode(&pass, cx)?;
+            let encoded = questions.encode(&pass, cx)?;
             let record = questions.record(&pass);
             let letters: Map<String, Value> = prompt::LETTERS
                 .chars()
@@ -129,17 +115,7 @@ impl Family for StartLux {
                 spans.insert("group".into(), json!(pass.group));
                 spans.insert("groups".into(), json!(pass.groups));
             }
-            if truncated > 0 {
-                spans.insert("truncated_tokens".into(), json!(truncated));
-            }
-            explained.push(ExplainedSequence {
-                question: questions.id(&pass).to_owned(),
-                option: None,
-                text,
-                read: vec![ids.len().saturating_sub(1)],
-                ids,
-                spans,
-            });
+            explained.push(encoded.explain(questions.id(&pass), None, spans));
         }
         Ok(explained)
     }
