@@ -118,19 +118,21 @@ impl Bench {
     }
 
     pub fn permit(&self) -> v1::SignedPermit {
-        permit(
-            &self.signer,
-            self.handle.instance_id(),
-            &self.fingerprint(),
-            Duration::from_secs(60),
-        )
+        self.permit_for(&self.fingerprint())
+    }
+
+    fn permit_for(&self, fingerprint: &str) -> v1::SignedPermit {
+        let valid = Duration::from_secs(60);
+        permit(&self.signer, self.handle.instance_id(), fingerprint, valid)
     }
 
     /// A permitted request for sequences of these lengths; the first token tells requests apart.
     pub fn request(&self, first_token: u32, lengths: &[usize]) -> v1::ForwardRequest {
+        // Asked for once: a swap between two looks would make a permit for another binding than the request's.
+        let fingerprint = self.fingerprint();
         v1::ForwardRequest {
-            permit: Some(self.permit()),
-            capability_fingerprint: self.fingerprint(),
+            permit: Some(self.permit_for(&fingerprint)),
+            capability_fingerprint: fingerprint,
             sequences: lengths
                 .iter()
                 .map(|&length| sequence(first_token, length))
