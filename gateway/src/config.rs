@@ -1,7 +1,7 @@
 //! `[gateway]`: where the gateway listens, whom it follows, and what it accepts.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
@@ -26,6 +26,9 @@ pub struct GatewayConfig {
     pub default_model: Option<String>,
     /// Other names of models: alias to served name.
     pub aliases: BTreeMap<String, String>,
+    /// Served names of models whose HTTP answers are those of the family's own server, with its rounding, its measure of
+    /// confidence and its extra fields; all others answer alike, whatever their family.
+    pub own_responses: BTreeSet<String>,
     /// Longest that one request may take; a caller's shorter deadline wins.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
@@ -50,6 +53,7 @@ impl Default for GatewayConfig {
             policy: "http://127.0.0.1:50053".to_owned(),
             default_model: None,
             aliases: BTreeMap::new(),
+            own_responses: BTreeSet::new(),
             request_timeout: Duration::from_secs(30),
             swap_wait: Duration::from_secs(2),
             limits: LimitsConfig::default(),

@@ -45,8 +45,9 @@ fn tokenizer(checkpoint: &Checkpoint) -> HfTokenizer {
     HfTokenizer::from_bytes(&fs::read(checkpoint.asset_path(&asset.sha256).unwrap()).unwrap()).unwrap()
 }
 
-fn plan(plan: &deltagate_decider::Plan) -> ForwardPlan {
+fn plan(plan: deltagate_decider::Plan) -> ForwardPlan {
     use deltagate_decider::{Projection as P, RowSelection as R};
+    let plan = plan.unshared();
     ForwardPlan {
         sequences: plan
             .sequences
@@ -61,6 +62,7 @@ fn plan(plan: &deltagate_decider::Plan) -> ForwardPlan {
                 projection: match &s.projection {
                     P::Hidden => Projection::Hidden,
                     P::OutputEmbedding(ids) => Projection::OutputEmbedding(ids.clone()),
+                    P::DecisionHead(rows) => Projection::DecisionHead(rows.clone()),
                 },
             })
             .collect(),
@@ -91,7 +93,7 @@ fn the_embedded_model_is_right_on_held_out_wordings() {
             match decider.step(outputs.as_deref()).unwrap() {
                 Step::Done(answers) => break answers,
                 Step::Run(next) => {
-                    let output = engine.forward(&plan(&next), &mut Unwatched).unwrap();
+                    let output = engine.forward(&plan(next), &mut Unwatched).unwrap();
                     outputs = Some(
                         output
                             .sequences

@@ -35,6 +35,7 @@ fn plan(permit: Option<SignedPermit>, fingerprint: &str) -> ForwardRequest {
         noncausal_full_attention: false,
         segment_events: true,
         result_only: false,
+        prefix_token_ids: Vec::new(),
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::{DeciderError, DecisionRequest, FamilyError, SequenceOutput, Step, TokenizeError, systemone};
+use crate::{
+    Answers, DeciderError, DecisionRequest, FamilyError, SequenceOutput, Step, TokenizeError, systemone,
+};
 
 /// Text to token ids.
 pub trait Tokenizer: Send + Sync {
@@ -70,6 +73,42 @@ pub trait Family: Send + Sync + fmt::Debug {
         request: &DecisionRequest,
         cx: &FamilyContext,
     ) -> Result<Vec<ExplainedSequence>, DeciderError>;
+
+    /// The body of a 200 of the family's own server, for callers that need exactly that one: its rounding, its measure of
+    /// confidence, its extra fields. Most servers answer with the bare contract.
+    fn own_response(&self, served: &Served<'_>) -> Value {
+        served.contract()
+    }
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
+    /// The served name of the model.
+    pub model: &'a str,
+    /// The name that the request gave, if it gave one.
+    pub asked_model: Option<&'a str>,
+    /// The request.
+    pub request: &'a DecisionRequest,
+    /// Its answers.
+    pub answers: &'a Answers,
+    /// From the request's arrival to its answer.
+    pub latency: Duration,
+}
+
+impl Served<'_> {
+    /// The body that the contract asks for, without any field beyond it.
+    pub fn contract(&self) -> Value {
+        let answers = &self.answers.answers;
+        let plain = Answers {
+            answers: answers
+                .iter()
+                .map(|(id, answer)| (id.clone(), answer.clone().plain()))
+                .collect(),
+            usage: self.answers.usage,
+        };
+        systemone::render_response(self.model, &plain, Map::new())
+    }
 }
 
 /// One request on its way. The first call of `step` takes `None`; each later one the outputs of the plan before it.

@@ -17,6 +17,9 @@ pub enum Step {
 /// Sequences to run, in any order or at once; outputs are returned in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
+    /// Token ids that stand before those of every sequence; empty when the sequences have nothing in common. Positions
+    /// count from its first token.
+    pub prefix: Vec<u32>,
     /// 1 to [`MAX_SEQUENCES_PER_PLAN`] sequences.
     pub sequences: Vec<PlannedSequence>,
     /// Full-attention layers see the whole sequence instead of the past only.
@@ -24,19 +27,59 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Tokens of all sequences.
+    /// A plan whose prefix is what all sequences begin with, but for the last token of the shortest one.
+    pub fn sharing(mut sequences: Vec<PlannedSequence>, noncausal_full_attention: bool) -> Self {
+        let mut prefix = Vec::new();
+        if let [first, second, rest @ ..] = &sequences[..] {
+            let others = || {
+                std::iter::once(second)
+                    .chain(rest)
+                    .map(|sequence| &sequence.token_ids)
+            };
+            let shortest = others().map(Vec::len).chain([first.token_ids.len()]).min();
+            let most = shortest.unwrap_or_default().saturating_sub(1);
+            let common = |n: usize, ids: &Vec<u32>| {
+                let same = first.token_ids.iter().zip(ids).take(n);
+                same.take_while(|(a, b)| a == b).count()
+            };
+            let shared = others().fold(most, common);
+            prefix.extend(first.token_ids.iter().take(shared));
+        }
+        for sequence in &mut sequences {
+            sequence.token_ids.drain(..prefix.len());
+        }
+        Plan {
+            prefix,
+            sequences,
+            noncausal_full_attention,
+        }
+    }
+
+    /// The same plan without a prefix: each sequence has all of its tokens.
+    pub fn unshared(mut self) -> Self {
+        let prefix = std::mem::take(&mut self.prefix);
+        for sequence in &mut self.sequences {
+            sequence.token_ids.splice(..0, prefix.iter().copied());
+        }
+        self
+    }
+
+    /// Tokens of all sequences, the prefix counted with each: what policy and the executor's bounds see.
     pub fn input_tokens(&self) -> u64 {
-        self.sequences
-            .iter()
-            .map(|sequence| sequence.token_ids.len() as u64)
-            .sum()
+        let lengths = self.sequences.iter().map(|sequence| self.length(sequence));
+        lengths.sum()
+    }
+
+    /// Tokens of one of its sequences, with the prefix.
+    pub fn length(&self, sequence: &PlannedSequence) -> u64 {
+        (self.prefix.len() + sequence.token_ids.len()) as u64
     }
 }
 
 /// One sequence, and what to read from its final-norm hidden rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedSequence {
-    /// Token ids, at least one.
+    /// Token ids after the plan's prefix, at least one.
     pub token_ids: Vec<u32>,
     /// Which rows.
     pub read: RowSelection,
@@ -62,6 +105,8 @@ pub enum Projection {
     Hidden,
     /// Dot products with the rows of the output embedding at these token ids, in this order.
     OutputEmbedding(Vec<u32>),
+    /// Dot products with these rows of the model's decision head, in this order.
+    DecisionHead(Vec<u32>),
 }
 
 /// Readout of one sequence.
@@ -69,4 +114,40 @@ pub enum Projection {
 pub struct SequenceOutput {
     /// One per row that was asked for, in that order; each holds the values of the projection.
     pub rows: Vec<Vec<f32>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sharing(ids: &[&[u32]]) -> Plan {
+        let sequence = |ids: &&[u32]| PlannedSequence {
+            token_ids: ids.to_vec(),
+            read: RowSelection::Last,
+            projection: Projection::Hidden,
+        };
+        Plan::sharing(ids.iter().map(sequence).collect(), false)
+    }
+
+    #[test]
+    fn what_all_begin_with_is_the_prefix_and_each_keeps_a_token() {
+        let cases: [(&[&[u32]], &[u32]); 6] = [
+            (&[&[1, 2, 3]], &[]),
+            (&[&[1, 2, 3], &[1, 2, 4]], &[1, 2]),
+            (&[&[1, 2, 3], &[1, 2]], &[1]),
+            (&[&[1], &[1]], &[]),
+            (&[&[1, 2, 3, 4], &[1, 2, 3, 5], &[1, 9, 3, 4]], &[1]),
+            (&[&[7, 2], &[1, 2]], &[]),
+        ];
+        for (ids, prefix) in cases {
+            let plan = sharing(ids);
+            assert_eq!(plan.prefix, prefix, "{ids:?}");
+            assert_eq!(
+                plan.input_tokens(),
+                ids.iter().map(|ids| ids.len() as u64).sum::<u64>()
+            );
+            let whole = plan.unshared().sequences.into_iter().map(|s| s.token_ids);
+            assert_eq!(whole.collect::<Vec<_>>(), ids);
+        }
+    }
 }

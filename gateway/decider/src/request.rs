@@ -60,7 +60,8 @@ impl From<Value> for Content {
 pub struct Question {
     /// Unique within the request; given back with the answer.
     pub id: String,
-    /// What is asked.
+    /// What is asked. `None`: nothing was said; JSON `null` where the request says so, because families differ in what
+    /// they make of it.
     pub instructions: Option<Content>,
     /// Its kind and its options.
     pub criteria: Criteria,
@@ -73,7 +74,7 @@ pub enum Criteria {
     Choice(Vec<ChoiceOption>),
     /// A level on a scale, lowest first.
     Score(Vec<Content>),
-    /// True or false, each side optionally described.
+    /// True or false, each side optionally described. An explicit JSON `null` is kept.
     Noul {
         /// When the answer is true.
         when_true: Option<Content>,

@@ -160,6 +160,7 @@ fn published_confidences() {
             choice: name,
             confidence,
             probabilities,
+            ..
         } = answer_of(t, choice("q", 3).criteria, &logits)
         else {
             panic!()
@@ -178,6 +179,7 @@ fn published_confidences() {
             confidence,
             probabilities,
             legend,
+            ..
         } = answer_of(t, Criteria::Score(levels.clone()), &logits)
         else {
             panic!()
@@ -292,10 +294,11 @@ fn candidates_beyond_what_is_kept_are_encoded_again() {
     };
     assert!(tokenizer.texts.lock().unwrap().len() > 510);
     let explained = family.explain(&long, &cx).unwrap();
-    let planned = first
-        .sequences
+    assert!(!first.prefix.is_empty(), "candidates share the state");
+    let planned = [first, second].map(deltagate_decider::Plan::unshared);
+    let planned = planned
         .iter()
-        .chain(&second.sequences)
+        .flat_map(|plan| &plan.sequences)
         .map(|s| &s.token_ids);
     assert!(planned.eq(explained.iter().map(|s| &s.ids)));
     assert!(matches!(decider.step(Some(&zeros(254))).unwrap(), Step::Done(_)));
@@ -378,7 +381,7 @@ fn requests_that_are_refused() {
         ),
         (
             r#"{"state":"x","questions":{"q":{"type":"noul","instructions":null}}}"#,
-            "MISSING",
+            "WRONG_TYPE",
             "questions[0].instructions",
         ),
         (

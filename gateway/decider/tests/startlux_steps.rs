@@ -61,6 +61,7 @@ fn a_plan_reads_the_letters_in_use_from_the_last_row() {
         Answer::Choice {
             choice: only.clone(),
             confidence: 1.0,
+            own_confidence: None,
             probabilities: vec![(only, 1.0)]
         }
     );

@@ -1,6 +1,9 @@
 //! What goes into the classifier and what comes out.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use deltagate_decider::{Answers, DecisionRequest, Family, RequestError};
 use deltagate_proto::v1::{self, KernelFamily, SegmentEvent};
@@ -49,6 +52,10 @@ pub struct Classified {
     pub request_id: String,
     /// The model that answered.
     pub model: String,
+    /// Its family.
+    pub family: Arc<dyn Family>,
+    /// What was asked.
+    pub request: Arc<DecisionRequest>,
     /// The answers, in the order of the questions.
     pub answers: Answers,
     /// The binding that computed all of them.

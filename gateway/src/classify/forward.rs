@@ -52,7 +52,7 @@ impl Rounds<'_> {
         step: u32,
         from: usize,
     ) -> Result<Vec<SequenceOutput>, Failure> {
-        let sequences = fitting(plan.sequences.get(from..).unwrap_or_default(), lease)?;
+        let sequences = fitting(plan, from, lease)?;
         self.stage.set("forward");
         let span = client_span(METHOD);
         let _counted = InFlight::enter(&lease.in_flight);
@@ -93,6 +93,7 @@ impl Rounds<'_> {
             noncausal_full_attention: plan.noncausal_full_attention,
             segment_events: self.events.is_some(),
             result_only: self.events.is_none(),
+            prefix_token_ids: plan.prefix.clone(),
         };
         let mut request = Request::new(message);
         set_remaining(&mut request, Some(way_back(self.deadline)))?;
@@ -222,15 +223,16 @@ fn way_back(deadline: Instant) -> Instant {
     deadline.checked_sub(reserve).unwrap_or(deadline)
 }
 
-/// The first sequences that fit one plan of this permit.
-fn fitting<'p>(sequences: &'p [PlannedSequence], lease: &Lease) -> Result<&'p [PlannedSequence], Failure> {
+/// The sequences from `from` on that fit one plan of this permit.
+fn fitting<'p>(plan: &'p Plan, from: usize, lease: &Lease) -> Result<&'p [PlannedSequence], Failure> {
+    let sequences = plan.sequences.get(from..).unwrap_or_default();
     let most = usize::try_from(lease.max_plan_sequences)
         .unwrap_or(MAX_SEQUENCES)
         .clamp(1, MAX_SEQUENCES);
     let mut tokens = 0u64;
     let mut count = 0;
     for sequence in sequences.iter().take(most) {
-        tokens += sequence.token_ids.len() as u64;
+        tokens += plan.length(sequence);
         if tokens > lease.max_plan_tokens {
             break;
         }
@@ -260,6 +262,9 @@ fn wire_sequence(sequence: &PlannedSequence) -> v1::Sequence {
             readout::Projection::OutputEmbedding(v1::OutputEmbeddingRows {
                 token_ids: token_ids.clone(),
             })
+        }
+        Projection::DecisionHead(rows) => {
+            readout::Projection::DecisionHead(v1::DecisionHeadRows { rows: rows.clone() })
         }
     };
     v1::Sequence {

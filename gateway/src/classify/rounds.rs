@@ -89,11 +89,14 @@ impl<'a> Rounds<'a> {
         drop(assessment);
         let lease = self.acquire(&model, None).await?;
         let request = Arc::new(self.decode(&lease.model).await?);
+        let family = Arc::clone(&lease.model.family);
         let (answers, fingerprint) = self.answer(&model, &request).await?;
         self.timings.total = self.arrived.elapsed();
         Ok(Classified {
             request_id: self.request_id,
             model,
+            family,
+            request,
             answers,
             fingerprint,
             timings: self.timings,

@@ -36,6 +36,7 @@ fn encode_answer(answer: Answer) -> v1::answer::Answer {
         Answer::Choice {
             choice,
             confidence,
+            own_confidence,
             probabilities,
         } => {
             let probabilities = probabilities
@@ -46,26 +47,34 @@ fn encode_answer(answer: Answer) -> v1::answer::Answer {
                 choice,
                 confidence,
                 probabilities,
+                own_confidence,
             })
         }
         Answer::Score {
             score,
             confidence,
+            own_confidence,
             probabilities,
+            level_fit,
             legend,
         } => {
-            let probabilities = (0u32..)
-                .zip(probabilities.into_iter().zip(legend))
+            let fit = |level: usize| level_fit.as_ref().and_then(|fit| fit.get(level).copied());
+            let probabilities = probabilities
+                .into_iter()
+                .zip(legend)
+                .enumerate()
                 .map(|(level, (probability, legend))| v1::LevelProbability {
-                    level,
+                    level: u32::try_from(level).unwrap_or(u32::MAX),
                     probability,
                     legend: Some(encode_content(legend)),
+                    fit: fit(level),
                 })
                 .collect();
             v1::answer::Answer::Score(v1::ScoreAnswer {
                 score,
                 confidence,
                 probabilities,
+                own_confidence,
             })
         }
         Answer::Noul { noul } => v1::answer::Answer::Noul(v1::NoulAnswer { noul }),

@@ -7,7 +7,7 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use deltagate_decider::{Family, systemone};
+use deltagate_decider::{Family, Served, systemone};
 use serde_json::{Map, Value, json};
 
 use super::{Face, body, envelope::RequestId, peek, respond};
@@ -43,6 +43,7 @@ pub(super) async fn classify(
         rules.limits.max_questions = rules.limits.max_questions.min(max_questions);
         Ok(systemone::parse_body(&bytes, &rules)?.request)
     };
+    let asked = model.clone();
     let call = Call {
         request_id,
         model,
@@ -52,9 +53,23 @@ pub(super) async fn classify(
         deadline,
     };
     match classifier.classify(call, None).await {
+        Ok(classified) if classifier.config().own_responses.contains(&classified.model) => {
+            Json(own(&classified, asked.as_deref())).into_response()
+        }
         Ok(classified) => Json(render(classified)).into_response(),
         Err(refusal) => respond::refusal(refusal),
     }
+}
+
+/// The body of the family's own server.
+fn own(classified: &Classified, asked_model: Option<&str>) -> Value {
+    classified.family.own_response(&Served {
+        model: &classified.model,
+        asked_model,
+        request: &classified.request,
+        answers: &classified.answers,
+        latency: classified.timings.total,
+    })
 }
 
 fn render(classified: Classified) -> Value {

@@ -181,6 +181,7 @@ mod tests {
 
     fn first_step(tokens: usize) -> Step {
         Step::Run(Plan {
+            prefix: Vec::new(),
             sequences: vec![PlannedSequence {
                 token_ids: vec![0; tokens],
                 read: RowSelection::Last,

@@ -12,6 +12,7 @@ use crate::{
     examine::examine,
     index::Shards,
     layout::{Head, Layout},
+    side::Side,
     values,
 };
 
@@ -26,6 +27,9 @@ pub struct Checkpoint {
 pub(crate) struct Opened {
     pub(crate) shards: Shards,
     pub(crate) layout: Layout,
+    pub(crate) side: Option<Side>,
+    /// Name of the decision head, in the side file or beside the backbone.
+    pub(crate) decision_head: Option<&'static str>,
 }
 
 impl Checkpoint {
@@ -104,7 +108,7 @@ impl Checkpoint {
     /// # Errors
     /// If the model has no such tensor.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, CheckpointError> {
-        let Opened { shards, layout } = &self.opened;
+        let Opened { shards, layout, .. } = &self.opened;
         layout
             .view(shards, name)
             .ok_or_else(|| CheckpointError::NoTensor {
@@ -121,6 +125,25 @@ impl Checkpoint {
             Head::Bare => Ok(None),
             Head::Tied => self.tensor("embed_tokens.weight").map(Some),
             Head::Own => self.tensor("lm_head.weight").map(Some),
+        }
+    }
+
+    /// The decision head, `[rows, hidden_size]`, if the family has one.
+    ///
+    /// # Errors
+    /// None for a checkpoint that was opened.
+    pub fn decision_head(&self) -> Result<Option<TensorView<'_>>, CheckpointError> {
+        let Some(name) = self.opened.decision_head else {
+            return Ok(None);
+        };
+        match &self.opened.side {
+            None => self.tensor(name).map(Some),
+            Some(side) => match side.file.tensor(name) {
+                Ok(view) => Ok(Some(view)),
+                Err(_) => Err(CheckpointError::NoTensor {
+                    name: name.to_owned(),
+                }),
+            },
         }
     }
 

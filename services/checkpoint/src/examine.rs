@@ -11,10 +11,11 @@ use crate::{
     checkpoint::Opened,
     digest::FolderDigest,
     family::{self, Family},
-    files,
-    index::{self, Shards},
-    layout::{self, Head, Layout},
-    reader, vocabulary,
+    files, index,
+    layout::{self, Head},
+    reader,
+    side::Side,
+    vocabulary,
 };
 
 const CONFIG: &str = "config.json";
@@ -65,9 +66,16 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
     let mut findings = Vec::new();
     let config = config(dir, &mut findings);
     let model = config.as_ref().map(|config| &config.model);
-    let family = family::recognise(dir, model, &mut findings);
+    let family = family::recognise(dir, config.as_ref(), &mut findings);
     let shards = index::open(dir, &mut findings);
-    let layout = layout::find(&shards, model, &mut findings);
+    let head = family.as_ref().and_then(|family| family.decision_head);
+    let own_file = family
+        .as_ref()
+        .and_then(|family| family.side.as_ref().map(|side| (side, family.name)));
+    let side = own_file.and_then(|(side, name)| Side::open(dir, side, name, &mut findings));
+    let beside = head.filter(|_| own_file.is_none()).zip(model);
+    let beside = beside.map(|((name, rows), model)| (name, [rows, model.hidden_size]));
+    let layout = layout::find(&shards, model, beside, &mut findings);
     let assets = assets(dir, family.as_ref(), config.as_ref(), &mut findings);
     if let (Some(family), Some(layout)) = (&family, &layout)
         && family.needs_output_embedding
@@ -79,18 +87,24 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
     }
     match (config, layout) {
         (Some(config), Some(layout)) if findings.is_empty() => {
-            let card = card(dir, &config.bytes, config.model, family, &shards, &layout, assets);
-            Ok(Checkpoint::new(dir, card, Opened { shards, layout }))
+            let opened = Opened {
+                shards,
+                layout,
+                side,
+                decision_head: head.map(|(name, _)| name),
+            };
+            let card = card(dir, config, family, &opened, assets);
+            Ok(Checkpoint::new(dir, card, opened))
         }
         _ => Err(findings),
     }
 }
 
 /// `config.json`, when nothing is wrong with it.
-struct Config {
-    bytes: Vec<u8>,
-    value: Value,
-    model: ModelConfig,
+pub(crate) struct Config {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) value: Value,
+    pub(crate) model: ModelConfig,
 }
 
 fn config(dir: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
@@ -157,15 +171,21 @@ fn assets(
 
 fn card(
     dir: &Path,
-    config_bytes: &[u8],
-    config: ModelConfig,
+    config: Config,
     family: Option<Family>,
-    shards: &Shards,
-    layout: &Layout,
+    opened: &Opened,
     assets: Vec<Asset>,
 ) -> ModelCard {
+    let Opened {
+        shards, layout, side, ..
+    } = opened;
+    let Config {
+        bytes: config_bytes,
+        model: config,
+        ..
+    } = config;
     let mut digest = FolderDigest::new();
-    digest.part(CONFIG, config_bytes);
+    digest.part(CONFIG, &config_bytes);
     for (name, bytes) in family.iter().flat_map(|family| &family.files) {
         digest.part(name, bytes);
     }
@@ -174,6 +194,14 @@ fn card(
     }
     for (name, file) in &shards.files {
         digest.weights(name, file);
+    }
+    let (mut parameters, mut weight_bytes) = (layout.parameters, layout.weight_bytes);
+    if let Some(side) = side {
+        digest.weights(side.name, &side.file);
+        for view in side.tensors() {
+            parameters += view.elements() as u64;
+            weight_bytes += view.bytes.len() as u64;
+        }
     }
     ModelCard {
         name: name(dir),
@@ -187,8 +215,8 @@ fn card(
                     .unwrap_or(u32::MAX),
             ),
         config,
-        parameters: layout.parameters,
-        weight_bytes: layout.weight_bytes,
+        parameters,
+        weight_bytes,
         attention: family
             .as_ref()
             .map_or(AttentionMode::Causal, |family| family.attention),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{AttentionMode, Finding, ModelConfig, Problem, files, open_jev, startlux};
+use crate::{AttentionMode, Finding, ModelConfig, Problem, examine::Config, files, open_jev, startlux};
 
 /// Files that only one family has.
 const MARKERS: [(&str, &str); 9] = [
@@ -34,10 +34,21 @@ pub(crate) struct Family {
     pub(crate) max_tokens: Option<u32>,
     /// Whether the readout needs rows of the output embedding.
     pub(crate) needs_output_embedding: bool,
+    /// Tensors in a file of their own.
+    pub(crate) side: Option<SideFile>,
+    /// Name of the decision head, a tensor of the side file or of the weights beside the backbone, and its rows.
+    pub(crate) decision_head: Option<(&'static str, usize)>,
     /// Whether prompts are made of text.
     pub(crate) needs_tokenizer: bool,
     /// Tokens whose ids the configuration names; the tokenizer must agree.
     pub(crate) tokens: Vec<(String, u64)>,
+}
+
+/// A file of weights beside those of the backbone. It holds these tensors and no others.
+pub(crate) struct SideFile {
+    pub(crate) name: &'static str,
+    /// Name in the file and shape.
+    pub(crate) tensors: Vec<(String, Vec<usize>)>,
 }
 
 /// A finite number.
@@ -46,11 +57,8 @@ pub(crate) fn number(value: &Value) -> Option<f64> {
 }
 
 /// The family of a folder; none if no family's file is there.
-pub(crate) fn recognise(
-    dir: &Path,
-    model: Option<&ModelConfig>,
-    findings: &mut Vec<Finding>,
-) -> Option<Family> {
+pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<Finding>) -> Option<Family> {
+    let model = config.map(|config| &config.model);
     let mut found: Vec<(&'static str, &'static str)> = MARKERS
         .into_iter()
         .filter(|(file, _)| files::exists(dir, file))

@@ -47,10 +47,11 @@ pub(crate) struct Layout {
     pub(crate) weight_bytes: u64,
 }
 
-/// Checks names, shapes and dtypes against the config. A layout that comes with findings must not be used.
+/// Checks names, shapes and dtypes against the config; `beside` the backbone a family may have a tensor of its own. A layout that comes with findings must not be used.
 pub(crate) fn find(
     shards: &Shards,
     config: Option<&ModelConfig>,
+    beside: Option<(&str, [usize; 2])>,
     findings: &mut Vec<Finding>,
 ) -> Option<Layout> {
     let holders = holders(shards, findings);
@@ -70,6 +71,23 @@ pub(crate) fn find(
             None => findings.push(Finding::of(
                 should_hold(shards, &full),
                 full,
+                Problem::MissingTensor,
+            )),
+        }
+    }
+    if let Some((name, shape)) = beside {
+        match holders.get(name) {
+            Some(&shard) => {
+                let place = Place {
+                    shard,
+                    name: name.to_owned(),
+                };
+                layout.add(shards, place, name.to_owned(), &shape, findings);
+            }
+            None if is_lost(shards, name) => {}
+            None => findings.push(Finding::of(
+                should_hold(shards, name),
+                name,
                 Problem::MissingTensor,
             )),
         }
@@ -232,8 +250,9 @@ fn unknown(
             continue;
         }
         let problem = match name {
-            "score.weight" => Problem::UnservedFamily {
-                family: "sequence-classification",
+            "score.weight" => Problem::Key {
+                reason: "is the head of a sequence classifier, but `architectures` of config.json names none"
+                    .to_owned(),
             },
             _ => Problem::UnknownTensor,
         };

@@ -19,6 +19,7 @@ mod layout;
 mod open_jev;
 mod reader;
 mod scope;
+mod side;
 mod startlux;
 mod tensors;
 mod values;

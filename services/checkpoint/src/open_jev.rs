@@ -56,6 +56,8 @@ pub(crate) fn read(
         attention: AttentionMode::Causal,
         release_date: None,
         max_tokens: Some(max_tokens),
+        side: None,
+        decision_head: None,
         needs_output_embedding: false,
         needs_tokenizer: true,
     }

@@ -66,6 +66,8 @@ pub(crate) fn read(
         attention: AttentionMode::Causal,
         release_date: Some(release_date),
         max_tokens: None,
+        side: None,
+        decision_head: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
     }

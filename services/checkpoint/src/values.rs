@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use deltagate_kernels_weights::{Dtype, first_not_finite};
+use deltagate_kernels_weights::{Dtype, TensorView, first_not_finite};
 
 use crate::{Finding, Problem, checkpoint::Opened};
 
@@ -25,15 +25,9 @@ struct Piece<'a> {
 
 /// One finding for each tensor that is read and holds a value that is not finite, in the order of the files.
 pub(crate) fn not_finite(opened: &Opened) -> Vec<Finding> {
-    let Opened { shards, layout } = opened;
-    let mut places: Vec<_> = layout.places.values().collect();
-    places.sort_by(|a, b| (a.shard, &a.name).cmp(&(b.shard, &b.name)));
+    let tensors = tensors(opened);
     let mut pieces = Vec::new();
-    for (tensor, place) in places.iter().enumerate() {
-        let file = shards.files.get(place.shard);
-        let Some(view) = file.and_then(|(_, file)| file.tensor(&place.name).ok()) else {
-            continue;
-        };
+    for (tensor, (_, view)) in tensors.iter().enumerate() {
         let parts = view.bytes.chunks(PIECE * view.dtype.size()).enumerate();
         pieces.extend(parts.map(|(i, bytes)| Piece {
             tensor,
@@ -44,7 +38,7 @@ pub(crate) fn not_finite(opened: &Opened) -> Vec<Finding> {
     }
 
     let next = AtomicUsize::new(0);
-    let found = Mutex::new(vec![None::<(usize, f32)>; places.len()]);
+    let found = Mutex::new(vec![None::<(usize, f32)>; tensors.len()]);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads.min(pieces.len()) {
@@ -65,17 +59,30 @@ pub(crate) fn not_finite(opened: &Opened) -> Vec<Finding> {
         }
     });
     let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let bad = places
-        .iter()
-        .zip(found)
-        .filter_map(|(place, bad)| Some((place, bad?)));
-    bad.filter_map(|(place, (element, value))| {
-        let (file, _) = shards.files.get(place.shard)?;
+    let bad = tensors.iter().zip(found).filter_map(|((file, view), bad)| {
+        let (element, value) = bad?;
         Some(Finding::of(
-            file,
-            &place.name,
+            *file,
+            view.name,
             Problem::NotFinite { value, element },
         ))
-    })
-    .collect()
+    });
+    bad.collect()
+}
+
+/// Every tensor that is read, with its file.
+fn tensors(opened: &Opened) -> Vec<(&str, TensorView<'_>)> {
+    let Opened {
+        shards, layout, side, ..
+    } = opened;
+    let mut places: Vec<_> = layout.places.values().collect();
+    places.sort_by(|a, b| (a.shard, &a.name).cmp(&(b.shard, &b.name)));
+    let of_backbone = places.into_iter().filter_map(|place| {
+        let (name, file) = shards.files.get(place.shard)?;
+        Some((name.as_str(), file.tensor(&place.name).ok()?))
+    });
+    let of_side = side
+        .iter()
+        .flat_map(|side| side.tensors().into_iter().map(|view| (side.name, view)));
+    of_backbone.chain(of_side).collect()
 }

@@ -328,7 +328,7 @@ fn tensors_that_are_missing_wrong_or_too_many() {
         &folder.refused(),
         "model.safetensors",
         "score.weight",
-        "`sequence-classification` is not served",
+        "`architectures` of config.json names none",
     );
 }
 

@@ -212,10 +212,12 @@ fn made_up(plan: &Plan) -> Vec<SequenceOutput> {
     let rows = |sequence: &PlannedSequence| match &sequence.read {
         RowSelection::Last => 1,
         RowSelection::Positions(positions) => positions.len(),
-        RowSelection::All => sequence.token_ids.len(),
+        RowSelection::All => usize::try_from(plan.length(sequence)).unwrap_or(usize::MAX),
     };
     let values = |sequence: &PlannedSequence| match &sequence.projection {
-        Projection::OutputEmbedding(ids) => (0u8..).map(f32::from).take(ids.len()).collect(),
+        Projection::OutputEmbedding(rows) | Projection::DecisionHead(rows) => {
+            (0u8..).map(f32::from).take(rows.len()).collect()
+        }
         Projection::Hidden => vec![0.5; 1024],
     };
     plan.sequences
@@ -262,6 +264,7 @@ mod tests {
             projection,
         };
         let plan = Plan {
+            prefix: Vec::new(),
             sequences: vec![
                 sequence(RowSelection::Last, Projection::OutputEmbedding(vec![7, 8])),
                 sequence(RowSelection::All, Projection::OutputEmbedding(vec![7])),

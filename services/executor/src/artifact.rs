@@ -85,6 +85,7 @@ mod tests {
             vocab_size: 1,
             hidden_size: 1,
             output_embedding: false,
+            decision_head_rows: 0,
         };
         ServedModel {
             info: v1::ModelInfo::default(),

@@ -55,11 +55,17 @@ fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<Ser
     let output_embedding = checkpoint
         .output_embedding()
         .map_err(|error| LoadError::Checkpoint(error.to_string()))?;
+    let decision_head = checkpoint
+        .decision_head()
+        .map_err(|error| LoadError::Checkpoint(error.to_string()))?;
     let limits = ModelLimits {
         max_tokens: usize::try_from(card.max_tokens).unwrap_or(usize::MAX),
         vocab_size: card.config.vocab_size,
         hidden_size: card.config.hidden_size,
         output_embedding: output_embedding.is_some(),
+        decision_head_rows: decision_head
+            .and_then(|head| head.shape.first().copied())
+            .unwrap_or(0),
     };
     let assets = card.assets.iter().map(|asset| {
         let path = checkpoint

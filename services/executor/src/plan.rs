@@ -14,10 +14,11 @@ use crate::{
 
 /// Most sequences in one plan.
 pub(crate) const MAX_SEQUENCES: usize = 256;
-/// Most rows of the output embedding in one readout.
+/// Most rows of the output embedding, or of the decision head, in one readout.
 pub(crate) const MAX_PROJECTED: usize = 256;
 /// Most f32 values in the readouts of one plan: 64 MiB.
 pub(crate) const MAX_READOUT_VALUES: usize = 1 << 24;
+const BEYOND_VOCABULARY: &str = "a token id is outside of the vocabulary";
 /// More violations than this help nobody.
 const MAX_VIOLATIONS: usize = 16;
 
@@ -50,6 +51,14 @@ pub(crate) fn validate(
             format!("1 to {MAX_SEQUENCES} sequences are needed"),
         );
     }
+    let prefix = &request.prefix_token_ids;
+    if prefix.len() >= limits.max_tokens {
+        let (most, length) = (limits.max_tokens, prefix.len());
+        let description = format!("less than {most} tokens are allowed, there are {length}");
+        faults.add("prefix_token_ids", "PROMPT_TOO_LONG", description);
+    } else if !prefix.iter().all(|&id| in_range(id, limits.vocab_size)) {
+        faults.add("prefix_token_ids", "OUT_OF_RANGE", BEYOND_VOCABULARY);
+    }
     let mut sequences = Vec::with_capacity(request.sequences.len().min(MAX_SEQUENCES));
     let mut values = 0usize;
     let mut tokens = 0u64;
@@ -57,7 +66,7 @@ pub(crate) fn validate(
         if faults.full() {
             break;
         }
-        let Some(plan) = validate_sequence(index, sequence, limits, &mut faults) else {
+        let Some(plan) = validate_sequence(index, sequence, prefix, limits, &mut faults) else {
             continue;
         };
         values = values.saturating_add(expected_rows(&plan).saturating_mul(expected_width(&plan, limits)));
@@ -145,22 +154,20 @@ fn expected_rows(plan: &SequencePlan) -> usize {
 }
 
 fn expected_width(plan: &SequencePlan, limits: &ModelLimits) -> usize {
-    match &plan.projection {
-        Projection::Hidden => limits.hidden_size,
-        Projection::OutputEmbedding(ids) => ids.len(),
-    }
+    plan.projection.width(limits.hidden_size)
 }
 
 fn validate_sequence(
     index: usize,
     sequence: &v1::Sequence,
+    prefix: &[u32],
     limits: &ModelLimits,
     faults: &mut Faults,
 ) -> Option<SequencePlan> {
     let at = |field: &str| format!("sequences[{index}].{field}");
-    let length = sequence.token_ids.len();
+    let length = prefix.len() + sequence.token_ids.len();
     let before = faults.count();
-    if length == 0 {
+    if sequence.token_ids.is_empty() {
         faults.add(at("token_ids"), "REQUIRED", "at least one token is needed");
     } else if length > limits.max_tokens {
         let description = format!(
@@ -173,11 +180,7 @@ fn validate_sequence(
         .iter()
         .all(|&id| in_range(id, limits.vocab_size))
     {
-        faults.add(
-            at("token_ids"),
-            "OUT_OF_RANGE",
-            "a token id is outside of the vocabulary",
-        );
+        faults.add(at("token_ids"), "OUT_OF_RANGE", BEYOND_VOCABULARY);
     }
     let Some(readout) = &sequence.readout else {
         faults.add(at("readout"), "REQUIRED", "what to read is needed");
@@ -214,40 +217,55 @@ fn validate_sequence(
             faults.add(
                 at("readout.projection"),
                 "REQUIRED",
-                "one of `hidden` and `output_embedding` is needed",
+                "one of `hidden`, `output_embedding` and `decision_head` is needed",
             );
             None
         }
         Some(WireProjection::Hidden(_)) => Some(Projection::Hidden),
         Some(WireProjection::OutputEmbedding(rows)) => {
-            let ids = &rows.token_ids;
-            let field = at("readout.output_embedding.token_ids");
-            if !limits.output_embedding {
-                faults.add(
-                    at("readout.output_embedding"),
-                    "UNSUPPORTED",
-                    "the model has no output embedding",
-                );
-            } else if ids.is_empty() || ids.len() > MAX_PROJECTED {
-                faults.add(
-                    field,
-                    "OUT_OF_RANGE",
-                    format!("1 to {MAX_PROJECTED} token ids are needed"),
-                );
-            } else if !ids.iter().all(|&id| in_range(id, limits.vocab_size)) {
-                faults.add(field, "OUT_OF_RANGE", "a token id is outside of the vocabulary");
-            }
-            Some(Projection::OutputEmbedding(ids.clone()))
+            let end = if limits.output_embedding {
+                limits.vocab_size
+            } else {
+                0
+            };
+            let field = at("readout.output_embedding");
+            check_rows(
+                &rows.token_ids,
+                end,
+                &field,
+                ("token_ids", "output embedding"),
+                faults,
+            );
+            Some(Projection::OutputEmbedding(rows.token_ids.clone()))
+        }
+        Some(WireProjection::DecisionHead(rows)) => {
+            let end = limits.decision_head_rows;
+            let field = at("readout.decision_head");
+            check_rows(&rows.rows, end, &field, ("rows", "decision head"), faults);
+            Some(Projection::DecisionHead(rows.rows.clone()))
         }
     };
     if faults.count() > before {
         return None;
     }
     Some(SequencePlan {
-        token_ids: sequence.token_ids.clone(),
+        token_ids: [prefix, &sequence.token_ids].concat(),
         rows: rows?,
         projection: projection?,
     })
+}
+
+/// Rows of a table of `end` rows; a model without the table has none.
+fn check_rows(rows: &[u32], end: usize, field: &str, (list, table): (&str, &str), faults: &mut Faults) {
+    if end == 0 {
+        faults.add(field, "UNSUPPORTED", format!("the model has no {table}"));
+    } else if rows.is_empty() || rows.len() > MAX_PROJECTED {
+        let description = format!("1 to {MAX_PROJECTED} rows are needed");
+        faults.add(format!("{field}.{list}"), "OUT_OF_RANGE", description);
+    } else if !rows.iter().all(|&row| in_range(row, end)) {
+        let description = format!("a row is beyond the end of the {table}");
+        faults.add(format!("{field}.{list}"), "OUT_OF_RANGE", description);
+    }
 }
 
 fn in_range(value: u32, end: usize) -> bool {

@@ -76,6 +76,8 @@ pub struct ModelLimits {
     pub hidden_size: usize,
     /// Whether there is an output embedding to project on.
     pub output_embedding: bool,
+    /// Rows of the decision head; 0 if there is none.
+    pub decision_head_rows: usize,
 }
 
 /// Loads the model on the device thread, telling its progress.

@@ -130,6 +130,7 @@ fn loader(backend: &'static str) -> Loader {
             vocab_size: 128,
             hidden_size: 64,
             output_embedding: true,
+            decision_head_rows: 0,
         };
         let info = v1::ModelInfo {
             name: "random".to_owned(),

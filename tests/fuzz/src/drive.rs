@@ -55,8 +55,9 @@ pub(crate) fn run(
             Step::Run(plan) => {
                 assert!((1..=MAX_SEQUENCES_PER_PLAN).contains(&plan.sequences.len()));
                 for sequence in &plan.sequences {
-                    assert!((1..=max_tokens).contains(&sequence.token_ids.len()));
-                    tokens += sequence.token_ids.len() as u64;
+                    assert!(!sequence.token_ids.is_empty());
+                    assert!(plan.length(sequence) <= max_tokens as u64);
+                    tokens += plan.length(sequence);
                 }
                 outputs = Some(
                     plan.sequences
@@ -97,6 +98,7 @@ fn check(request: &DecisionRequest, answers: &Answers) {
                     choice,
                     confidence,
                     probabilities,
+                    ..
                 },
             ) => {
                 let names = probabilities.iter().map(|(name, _)| name);
@@ -112,6 +114,7 @@ fn check(request: &DecisionRequest, answers: &Answers) {
                     confidence,
                     probabilities,
                     legend,
+                    ..
                 },
             ) => {
                 assert_eq!((legend, probabilities.len()), (levels, levels.len()));

@@ -5,6 +5,7 @@ use crate::{DeciderError, Plan, PlannedSequence, SequenceOutput, Step};
 /// The passes that are out, and whose turn it is.
 #[derive(Debug)]
 pub(super) struct Passes<T> {
+    noncausal_full_attention: bool,
     out: Vec<T>,
     phase: Phase,
 }
@@ -17,9 +18,10 @@ enum Phase {
 }
 
 impl<T> Passes<T> {
-    /// None is out yet.
-    pub(super) const fn new() -> Self {
+    /// None is out yet. `noncausal_full_attention` is for all of them.
+    pub(super) const fn new(noncausal_full_attention: bool) -> Self {
         Passes {
+            noncausal_full_attention,
             out: Vec::new(),
             phase: Phase::Fresh,
         }
@@ -57,9 +59,6 @@ impl<T> Passes<T> {
         let sequences;
         (self.out, sequences) = passes.into_iter().unzip();
         self.phase = Phase::PlanOut;
-        Step::Run(Plan {
-            sequences,
-            noncausal_full_attention: false,
-        })
+        Step::Run(Plan::sharing(sequences, self.noncausal_full_attention))
     }
 }

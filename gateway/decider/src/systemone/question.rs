@@ -41,7 +41,7 @@ pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Re
         Some(_) => return Err(at.field("type", "WRONG_TYPE", "type must be a string")),
     };
     // A field that is there counts, even as null: the other name is looked at only when it is not.
-    let instructions = either(&mut fields, "instructions", "question").and_then(described);
+    let instructions = either(&mut fields, "instructions", "question").map(Content::from);
     let criteria = either(&mut fields, "criteria", "options");
     let criteria = match kind.as_str() {
         "choice" => choice(&at, criteria, rules)?,
@@ -170,7 +170,7 @@ fn noul(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
             ));
         }
     };
-    let mut side = |key| sides.remove(key).and_then(described);
+    let mut side = |key| sides.remove(key).map(Content::from);
     Ok(Criteria::Noul {
         when_true: side("true"),
         when_false: side("false"),
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_field_that_is_null_hides_its_alias() {
         let question = one(r#"{"type":"noul","instructions":null,"question":"?"}"#).unwrap();
-        assert_eq!(question.instructions, None);
+        assert_eq!(question.instructions, Some(Content::Json(Value::Null)));
         assert_eq!(
             one(r#"{"criteria":null,"options":["a","b"]}"#)
                 .unwrap_err()
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(
             sides,
             Criteria::Noul {
-                when_true: None,
+                when_true: Some(Content::Json(Value::Null)),
                 when_false
             }
         );

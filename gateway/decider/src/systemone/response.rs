@@ -33,29 +33,44 @@ fn render_answer(answer: &Answer) -> Value {
         Answer::Choice {
             choice,
             confidence,
+            own_confidence,
             probabilities,
         } => {
             let probabilities: Map<_, _> = probabilities
                 .iter()
                 .map(|(name, p)| (name.clone(), json!(p)))
                 .collect();
-            json!({"type": "choice", "choice": choice, "confidence": confidence, "probabilities": probabilities})
+            let mut answer = json!({"type": "choice", "choice": choice, "confidence": confidence, "probabilities": probabilities});
+            if let Some(own) = own_confidence {
+                answer["x_confidence"] = json!(own);
+            }
+            answer
         }
         Answer::Score {
             score,
             confidence,
+            own_confidence,
             probabilities,
+            level_fit,
             legend,
         } => {
             let legend = by_level(legend.iter().map(Content::to_value));
             let probabilities = by_level(probabilities.iter().map(|p| json!(p)));
-            json!({"type": "score", "score": score, "confidence": confidence, "legend": legend, "probabilities": probabilities})
+            let mut answer = json!({"type": "score", "score": score, "confidence": confidence, "legend": legend, "probabilities": probabilities});
+            if let Some(own) = own_confidence {
+                answer["x_confidence"] = json!(own);
+            }
+            if let Some(fit) = level_fit {
+                answer["x_level_fit"] = by_level(fit.iter().map(|p| json!(p))).into();
+            }
+            answer
         }
         Answer::Noul { noul } => json!({"type": "noul", "noul": noul}),
     }
 }
 
-fn by_level(values: impl Iterator<Item = Value>) -> Map<String, Value> {
+/// Values by level, as `"0"`, `"1"` and so on.
+pub(crate) fn by_level(values: impl Iterator<Item = Value>) -> Map<String, Value> {
     values
         .enumerate()
         .map(|(level, value)| (level.to_string(), value))
@@ -94,13 +109,16 @@ mod tests {
         let choice = Answer::Choice {
             choice: "b".into(),
             confidence: 0.5,
+            own_confidence: Some(0.75),
             probabilities: vec![("b".into(), 0.75), ("a".into(), 0.25)],
         };
         let legend = vec![Content::Text("low".into()), Content::Json(json!({"at": 1}))];
         let score = Answer::Score {
             score: 1.0,
             confidence: 1.0,
+            own_confidence: None,
             probabilities: vec![0.0, 1.0],
+            level_fit: Some(vec![0.25, 0.5]),
             legend,
         };
         let answers = Answers {
@@ -122,8 +140,8 @@ mod tests {
             render_response("m", &answers, extras).to_string(),
             concat!(
                 r#"{"model":"m","answers":{"#,
-                r#""z":{"type":"choice","choice":"b","confidence":0.5,"probabilities":{"b":0.75,"a":0.25}},"#,
-                r#""a":{"type":"score","score":1.0,"confidence":1.0,"legend":{"0":"low","1":{"at":1}},"probabilities":{"0":0.0,"1":1.0}},"#,
+                r#""z":{"type":"choice","choice":"b","confidence":0.5,"probabilities":{"b":0.75,"a":0.25},"x_confidence":0.75},"#,
+                r#""a":{"type":"score","score":1.0,"confidence":1.0,"legend":{"0":"low","1":{"at":1}},"probabilities":{"0":0.0,"1":1.0},"x_level_fit":{"0":0.25,"1":0.5}},"#,
                 r#""n":{"type":"noul","noul":0.1}},"usage":{"input_tokens":7,"output_tokens":0,"truncated_tokens":3},"x_note":1}"#
             )
         );

@@ -99,7 +99,7 @@ pub fn drive_rows(
                     SequenceOutput { rows: vec![row] }
                 };
                 outputs = Some(plan.sequences.iter().map(of).collect());
-                plans.push(plan);
+                plans.push(plan.unshared());
             }
         }
     }

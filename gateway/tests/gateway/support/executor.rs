@@ -167,12 +167,18 @@ impl ExecutorService for FakeExecutor {
                 .get(name)
                 .map(|value| value.to_str().unwrap().to_owned())
         };
+        let (traceparent, grpc_timeout) = (header("traceparent"), header("grpc-timeout"));
+        // Tests look at whole sequences.
+        let mut request = request.into_inner();
+        let prefix = std::mem::take(&mut request.prefix_token_ids);
+        for sequence in &mut request.sequences {
+            sequence.token_ids.splice(..0, prefix.iter().copied());
+        }
         let seen = Seen {
-            traceparent: header("traceparent"),
-            grpc_timeout: header("grpc-timeout"),
-            request: request.get_ref().clone(),
+            traceparent,
+            grpc_timeout,
+            request: request.clone(),
         };
-        let request = request.into_inner();
         self.seen.lock().push(seen);
         if request.permit.is_none() {
             return Err(ServiceError::permission_denied("PERMIT_MISSING", "no permit").into());

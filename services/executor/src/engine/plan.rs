@@ -42,6 +42,25 @@ pub enum Projection {
     Hidden,
     /// Its products with these rows of the output embedding.
     OutputEmbedding(Vec<u32>),
+    /// Its products with these rows of the decision head.
+    DecisionHead(Vec<u32>),
+}
+
+impl Projection {
+    /// Values that it gives for a row.
+    pub(crate) fn width(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::Hidden => hidden_size,
+            Self::OutputEmbedding(rows) | Self::DecisionHead(rows) => rows.len(),
+        }
+    }
+}
+
+/// Tables that a model has beside its backbone, by their number of rows; 0 for one that it does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tables {
+    pub(super) output_embedding: usize,
+    pub(super) decision_head: usize,
 }
 
 impl SequencePlan {
@@ -56,11 +75,7 @@ impl SequencePlan {
 }
 
 /// Refuses what this model cannot run.
-pub(super) fn validate(
-    plan: &ForwardPlan,
-    config: &ModelConfig,
-    has_output_embedding: bool,
-) -> Result<(), EngineError> {
+pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, tables: Tables) -> Result<(), EngineError> {
     if plan.sequences.is_empty() {
         return Err(invalid("sequences".to_owned(), "there is none"));
     }
@@ -86,16 +101,22 @@ pub(super) fn validate(
                 return Err(invalid(field("rows"), "a position is beyond the last token"));
             }
         }
-        if let Projection::OutputEmbedding(ids) = &sequence.projection {
-            if !has_output_embedding {
-                return Err(invalid(field("projection"), "the model has no output embedding"));
-            }
-            if ids.is_empty() {
-                return Err(invalid(field("projection"), "there is no token id"));
-            }
-            if !ids.iter().all(known) {
-                return Err(invalid(field("projection"), "an id is outside of the vocabulary"));
-            }
+        let (rows, there, what) = match &sequence.projection {
+            Projection::Hidden => continue,
+            Projection::OutputEmbedding(ids) => (ids, tables.output_embedding, "output embedding"),
+            Projection::DecisionHead(rows) => (rows, tables.decision_head, "decision head"),
+        };
+        if there == 0 {
+            return Err(invalid(field("projection"), format!("the model has no {what}")));
+        }
+        if rows.is_empty() {
+            return Err(invalid(field("projection"), "no row is asked for"));
+        }
+        if !rows.iter().all(|row| (*row as usize) < there) {
+            return Err(invalid(
+                field("projection"),
+                format!("a row is beyond the {what}"),
+            ));
         }
     }
     Ok(())

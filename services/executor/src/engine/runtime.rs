@@ -11,7 +11,7 @@ use super::{
     binding::Bound,
     clock::Clock,
     device::Device,
-    plan::validate,
+    plan::{Tables, validate},
     probing::{Probed, note_refused, refusals},
     segment::{Calls, Pass, Sizes},
     weights::{self, ModelWeights},
@@ -22,6 +22,7 @@ pub(super) struct ModelRuntime<D: Device> {
     config: ModelConfig,
     settings: EngineSettings,
     weights: ModelWeights<D::Space>,
+    tables: Tables,
     plan: LayerPlan,
     sizes: Sizes,
     probed: Probed,
@@ -40,6 +41,14 @@ impl<D: Device> ModelRuntime<D> {
     ) -> Result<Self, EngineError> {
         let config = source.config().clone();
         let weights = weights::load(&device, source, progress)?;
+        let head = source.decision_head().map_err(|reason| EngineError::Tensor {
+            name: "decision head".to_owned(),
+            reason,
+        })?;
+        let tables = Tables {
+            output_embedding: weights.output_embedding.as_ref().map_or(0, |_| config.vocab_size),
+            decision_head: head.and_then(|head| head.shape.first().copied()).unwrap_or(0),
+        };
         let mut probed = Probed::default();
         probed.probe(KernelFamily::ALL, device.candidates(), settings.probe_timeout);
         let report = probed.negotiate(&settings.preferences);
@@ -52,6 +61,7 @@ impl<D: Device> ModelRuntime<D> {
             device,
             config,
             weights,
+            tables,
             probed,
             report,
             bound,
@@ -163,10 +173,7 @@ impl<D: Device> ModelRuntime<D> {
         let positions = sequence
             .positions()
             .unwrap_or_else(|| (0..sequence.token_ids.len() as u32).collect());
-        let width = match &sequence.projection {
-            super::Projection::Hidden => self.config.hidden_size,
-            super::Projection::OutputEmbedding(ids) => ids.len(),
-        };
+        let width = sequence.projection.width(self.config.hidden_size);
         let rows = pass.into_rows().unwrap_or_default();
         if rows.len() != positions.len() || rows.iter().any(|row| row.len() != width) {
             let family = KernelFamily::Readout;
@@ -233,7 +240,7 @@ impl<D: Device + Sync> Runtime for ModelRuntime<D> {
     ) -> Result<ForwardOutput, EngineError> {
         self.is_bound()
             .map_err(|reasons| EngineError::NotBound { reasons })?;
-        validate(plan, &self.config, self.weights.output_embedding.is_some())?;
+        validate(plan, &self.config, self.tables)?;
         let start = Instant::now();
         let mut totals = Clock::default();
         let causal = !plan.noncausal_full_attention;

@@ -214,6 +214,11 @@ impl<S: Space> Calls<'_, '_, S> {
                         let table = table.ok_or_else(|| missing("the output embedding"))?;
                         bound.readout.logits(&normed, table, ids)?
                     }
+                    Projection::DecisionHead(rows) => {
+                        let table = weights.decision_head.as_ref();
+                        let table = table.ok_or_else(|| missing("the decision head"))?;
+                        bound.readout.logits(&normed, table, rows)?
+                    }
                 });
             }
         }

@@ -20,6 +20,14 @@ pub trait TensorSource {
     /// # Errors
     /// If it cannot be read.
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String>;
+
+    /// The decision head `[rows, hidden_size]`, if the model has one.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
+        Ok(None)
+    }
 }
 
 impl TensorSource for Checkpoint {
@@ -33,5 +41,9 @@ impl TensorSource for Checkpoint {
 
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
         Self::output_embedding(self).map_err(|error| error.to_string())
+    }
+
+    fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
+        Self::decision_head(self).map_err(|error| error.to_string())
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct ModelWeights<S: Space> {
     pub(super) final_norm: S::Tensor,
     /// Shares the memory of `embedding` when it is tied.
     pub(super) output_embedding: Option<S::Tensor>,
+    pub(super) decision_head: Option<S::Tensor>,
 }
 
 pub(super) struct LayerWeights<S: Space> {
@@ -84,6 +85,9 @@ pub(super) fn load<D: Device>(
     let head = source
         .output_embedding()
         .map_err(|reason| failed("lm_head.weight", reason))?;
+    let decision_head = source
+        .decision_head()
+        .map_err(|reason| failed("decision head", reason))?;
     let mut reader = Reader {
         device,
         source,
@@ -94,7 +98,8 @@ pub(super) fn load<D: Device>(
     let embedding = reader.view("embed_tokens.weight")?;
     // The same bytes are the same tensor: it is put on the device once.
     let own_head = head.filter(|head| head.bytes.as_ptr() != embedding.bytes.as_ptr());
-    reader.total = own_head.map_or(0, |head| head.bytes.len() as u64);
+    let beside = own_head.iter().chain(&decision_head);
+    reader.total = beside.map(|view| view.bytes.len() as u64).sum();
     for (name, _) in deltagate_checkpoint::backbone_tensors(config) {
         reader.total += reader.view(&name)?.bytes.len() as u64;
     }
@@ -115,11 +120,19 @@ pub(super) fn load<D: Device>(
         (Some(_), None) => Some(embedding.clone()),
         (Some(_), Some(own)) => Some(reader.table("lm_head.weight", &own, vocabulary, hidden)?),
     };
+    let decision_head = match decision_head {
+        None => None,
+        Some(view) => {
+            let rows = view.shape.first().copied().unwrap_or(0);
+            Some(reader.table(view.name, &view, rows, hidden)?)
+        }
+    };
     Ok(ModelWeights {
         embedding,
         layers,
         final_norm,
         output_embedding,
+        decision_head,
     })
 }
 

@@ -9,6 +9,7 @@ const LIMITS: ModelLimits = ModelLimits {
     vocab_size: 100,
     hidden_size: 4,
     output_embedding: true,
+    decision_head_rows: 3,
 };
 
 fn sequence(token_ids: Vec<u32>) -> v1::Sequence {
@@ -50,6 +51,10 @@ fn embedding(token_ids: Vec<u32>) -> Option<WireProjection> {
     Some(WireProjection::OutputEmbedding(v1::OutputEmbeddingRows {
         token_ids,
     }))
+}
+
+fn decision(rows: Vec<u32>) -> Option<WireProjection> {
+    Some(WireProjection::DecisionHead(v1::DecisionHeadRows { rows }))
 }
 
 #[test]
@@ -124,6 +129,16 @@ fn names_the_field_at_fault() {
             "sequences[0].readout.output_embedding.token_ids",
             "OUT_OF_RANGE",
         ),
+        (
+            with_projection(decision(vec![])),
+            "sequences[0].readout.decision_head.rows",
+            "OUT_OF_RANGE",
+        ),
+        (
+            with_projection(decision(vec![0, 3])),
+            "sequences[0].readout.decision_head.rows",
+            "OUT_OF_RANGE",
+        ),
     ];
     for (request, field, reason) in cases {
         let error = validate(&request, &LIMITS).expect_err(field);
@@ -138,13 +153,66 @@ fn names_the_field_at_fault() {
 }
 
 #[test]
-fn a_model_without_output_embedding_projects_on_nothing() {
+fn a_model_without_a_table_projects_on_nothing() {
     let limits = ModelLimits {
         output_embedding: false,
+        decision_head_rows: 0,
         ..LIMITS
     };
-    let error = validate(&with_projection(embedding(vec![1])), &limits).unwrap_err();
-    assert_eq!(error.fields[0].field, "sequences[0].readout.output_embedding");
+    for (projection, field) in [
+        (embedding(vec![1]), "sequences[0].readout.output_embedding"),
+        (decision(vec![1]), "sequences[0].readout.decision_head"),
+    ] {
+        let error = validate(&with_projection(projection), &limits).unwrap_err();
+        assert_eq!(
+            (&*error.fields[0].field, &*error.fields[0].reason),
+            (field, "UNSUPPORTED")
+        );
+    }
+}
+
+#[test]
+fn a_prefix_stands_before_each_sequence_and_counts_with_each() {
+    let mut request = request(vec![sequence(vec![3, 4]), sequence(vec![5])]);
+    request.prefix_token_ids = vec![1, 2];
+    let at = |sequence: &mut v1::Sequence, position| {
+        sequence.readout.as_mut().unwrap().rows = positions(vec![0, position]);
+    };
+    at(&mut request.sequences[0], 3);
+    let valid = validate(&request, &LIMITS).unwrap();
+    let ids: Vec<_> = valid
+        .plan
+        .sequences
+        .iter()
+        .map(|s| s.token_ids.as_slice())
+        .collect();
+    assert_eq!(ids, [&[1, 2, 3, 4][..], &[1, 2, 5]]);
+    assert_eq!(valid.tokens, 7);
+
+    let field_of = |request: &v1::ForwardRequest| {
+        let error = validate(request, &LIMITS).unwrap_err();
+        (error.fields[0].field.clone(), error.fields[0].reason.clone())
+    };
+    at(&mut request.sequences[0], 4);
+    let (field, reason) = field_of(&request);
+    assert_eq!(
+        (&*field, &*reason),
+        ("sequences[0].readout.positions.positions", "OUT_OF_RANGE")
+    );
+    at(&mut request.sequences[0], 3);
+    request.sequences[1].token_ids.clear();
+    let (field, reason) = field_of(&request);
+    assert_eq!((&*field, &*reason), ("sequences[1].token_ids", "REQUIRED"));
+    request.sequences[1].token_ids = vec![5; 7];
+    let (field, reason) = field_of(&request);
+    assert_eq!((&*field, &*reason), ("sequences[1].token_ids", "PROMPT_TOO_LONG"));
+    request.sequences[1].token_ids = vec![5];
+    request.prefix_token_ids = vec![100];
+    let (field, reason) = field_of(&request);
+    assert_eq!((&*field, &*reason), ("prefix_token_ids", "OUT_OF_RANGE"));
+    request.prefix_token_ids = vec![1; 8];
+    let (field, reason) = field_of(&request);
+    assert_eq!((&*field, &*reason), ("prefix_token_ids", "PROMPT_TOO_LONG"));
 }
 
 #[test]

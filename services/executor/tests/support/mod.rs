@@ -140,6 +140,7 @@ impl Bench {
             noncausal_full_attention: false,
             segment_events: false,
             result_only: false,
+            prefix_token_ids: Vec::new(),
         }
     }
 

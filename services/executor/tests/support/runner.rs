@@ -110,6 +110,7 @@ pub const LIMITS: ModelLimits = ModelLimits {
     vocab_size: 1_000,
     hidden_size: 2,
     output_embedding: true,
+    decision_head_rows: 0,
 };
 
 pub fn loader(script: Arc<Script>) -> Loader {

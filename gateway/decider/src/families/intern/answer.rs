@@ -1,10 +1,11 @@
-//! Probabilities -> answers: confidence as TypeSafe defines it, nothing rounded.
+//! Probabilities -> answers. The family's own measure of confidence is the largest probability.
 
 use crate::{Answer, Criteria};
 
 /// The answer, given the probability of each option. For a noul `p` is `[no, yes]`.
 pub fn answer(criteria: &Criteria, p: Vec<f64>) -> Answer {
-    let mut answer = Answer::unrounded(criteria, p, 1);
+    let top = |p: &[f64]| p.iter().copied().fold(0.0, f64::max);
+    let mut answer = Answer::unrounded(criteria, p, 1).with_own_confidence(top);
     if let Answer::Choice {
         choice,
         probabilities,

@@ -104,6 +104,7 @@ impl InternDecider {
             usage,
             phase: Phase::Fresh(Plan {
                 sequences: vec![sequence],
+                prefix: Vec::new(),
                 noncausal_full_attention: false,
             }),
         })

@@ -11,12 +11,16 @@ pub const FORMAT: &str = "open-jev-text-merged/1";
 pub const MAX_LENGTH_LIMIT: usize = 16_384;
 /// Longest prompt of an export that does not say.
 const DEFAULT_MAX_LENGTH: usize = 4_096;
-/// Where an export comes from. Checked to be there, for people.
+/// Where an export comes from.
 const ORIGINS: [&str; 3] = ["model_id", "base_revision", "checkpoint_revision"];
 
 /// What the family needs to know of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The base model's name, and the name under which the family's own server answers.
+    pub model_id: String,
+    /// Revision of the base model.
+    pub base_revision: String,
     /// Before the user's text.
     pub chat_prefix: String,
     /// After it.
@@ -55,6 +59,8 @@ impl Default for Config {
     /// What holds for the published sizes, without a head.
     fn default() -> Self {
         Config {
+            model_id: String::new(),
+            base_revision: String::new(),
             chat_prefix: "<|im_start|>user\n".to_owned(),
             chat_suffix: "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n".to_owned(),
             max_length: DEFAULT_MAX_LENGTH,
@@ -98,6 +104,8 @@ impl Config {
         let bias = number(required(config, "head_bias")?)
             .ok_or_else(|| fault("head_bias", "is not a finite number"))?;
         Ok(Config {
+            model_id: text(config, "model_id")?.to_owned(),
+            base_revision: text(config, "base_revision")?.to_owned(),
             chat_prefix: text(config, "chat_prefix")?.to_owned(),
             chat_suffix: text(config, "chat_suffix")?.to_owned(),
             max_length: max_length(config)?,

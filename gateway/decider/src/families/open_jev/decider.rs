@@ -27,6 +27,15 @@ pub(super) struct Candidate {
     index: usize,
 }
 
+/// How many prompts a question takes: one for each proposed answer, one for a noul.
+pub(super) fn candidate_count(question: &Question) -> usize {
+    match &question.criteria {
+        Criteria::Choice(options) => options.len(),
+        Criteria::Score(levels) => levels.len(),
+        Criteria::Noul { .. } => 1,
+    }
+}
+
 /// The questions of a request.
 #[derive(Debug)]
 pub(super) struct Questions {
@@ -65,7 +74,7 @@ impl Questions {
         let counts = self
             .questions
             .iter()
-            .map(|(_, record)| record.proposed.as_ref().map_or(1, Vec::len));
+            .map(|(question, _)| candidate_count(question));
         let of = |(question, count)| (0..count).map(move |index| Candidate { question, index });
         counts.enumerate().flat_map(of).collect()
     }
@@ -136,7 +145,7 @@ impl OpenJevDecider {
             cx,
             questions,
             waiting,
-            passes: Passes::new(),
+            passes: Passes::new(false),
             usage,
         })
     }

@@ -13,12 +13,14 @@ pub mod prompt;
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::config::Config;
 use self::decider::{OpenJevDecider, Questions};
 use crate::systemone::Rules;
-use crate::{Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError};
+use crate::{
+    Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Served,
+};
 
 /// Its id.
 pub const ID: &str = "open_jev";
@@ -101,5 +103,27 @@ impl Family for OpenJev {
             explained.push(encoded.explain(questions.id(candidate), option, Map::new()));
         }
         Ok(explained)
+    }
+
+    /// The contract under the name of the base model, and `metadata` about how it was answered.
+    fn own_response(&self, served: &Served<'_>) -> Value {
+        let mut body = served.contract();
+        let candidates: usize = served
+            .request
+            .questions
+            .iter()
+            .map(decider::candidate_count)
+            .sum();
+        body["model"] = self.config.model_id.clone().into();
+        body["metadata"] = json!({
+            "method": "native_merged_lora_decision_head",
+            "temperature": self.config.temperature,
+            "candidate_sequences": candidates,
+            "inference_seconds": served.latency.as_secs_f64(),
+            "base_revision": self.config.base_revision,
+            "max_length": self.config.max_length,
+            "prefix_cache": {"enabled": false, "mode": "independent_candidates"},
+        });
+        body
     }
 }

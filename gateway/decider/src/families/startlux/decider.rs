@@ -173,7 +173,7 @@ impl StartLuxDecider {
             cx,
             questions,
             waiting: VecDeque::new(),
-            passes: Passes::new(),
+            passes: Passes::new(false),
             back: Vec::new(),
             usage: Usage::default(),
         };

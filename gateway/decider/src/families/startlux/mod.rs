@@ -18,7 +18,9 @@ use serde_json::{Map, Value, json};
 use self::config::Config;
 use self::decider::{Questions, StartLuxDecider};
 use crate::systemone::Rules;
-use crate::{Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError};
+use crate::{
+    Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Served,
+};
 
 /// Its id.
 pub const ID: &str = "startlux";
@@ -118,5 +120,12 @@ impl Family for StartLux {
             explained.push(encoded.explain(questions.id(&pass), None, spans));
         }
         Ok(explained)
+    }
+
+    /// The contract, and `latency_ms`.
+    fn own_response(&self, served: &Served<'_>) -> Value {
+        let mut body = served.contract();
+        body["latency_ms"] = json!(served.latency.as_secs_f64() * 1e3);
+        body
     }
 }

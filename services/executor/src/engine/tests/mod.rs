@@ -38,29 +38,37 @@ fn selected_rows_are_those_of_the_whole() {
     }
 }
 
+/// `rows` of a table, each times the hidden row.
+fn products(table: &[f32], rows: &[u32], hidden: &[f32]) -> Vec<f32> {
+    let dot = |row: &u32| {
+        let values = table[*row as usize * hidden.len()..].iter().zip(hidden);
+        values.map(|(a, b)| a * b).sum()
+    };
+    rows.iter().map(dot).collect()
+}
+
 #[test]
-fn logits_are_products_with_the_output_embedding() {
-    let source = Memory::new(config());
+fn logits_are_products_with_the_output_embedding_or_the_decision_head() {
+    let source = Memory::new(config()).with_decision_head(5);
     let mut engine = load(&source, &settings());
     let hidden = rows(&mut engine, sequence(20, RowSelection::Last)).remove(0);
-    let ids = vec![100, 0, 7, 7];
-    let asked = SequencePlan {
-        projection: Projection::OutputEmbedding(ids.clone()),
-        ..sequence(20, RowSelection::Last)
-    };
-    let logits = rows(&mut engine, asked).remove(0);
-    let table = source.tensor("embed_tokens.weight").unwrap().to_f32();
-    let expected: Vec<f32> = ids
-        .iter()
-        .map(|id| {
-            table[*id as usize * 48..][..48]
-                .iter()
-                .zip(&hidden)
-                .map(|(a, b)| a * b)
-                .sum()
-        })
-        .collect();
-    assert!(near(&logits, &expected, 1e-5), "{logits:?} {expected:?}");
+    let asked = [
+        (vec![100, 0, 7, 7], "embed_tokens.weight"),
+        (vec![4, 0, 4], "decision head"),
+    ];
+    for (ids, table) in asked {
+        let projection = match table {
+            "decision head" => Projection::DecisionHead(ids.clone()),
+            _ => Projection::OutputEmbedding(ids.clone()),
+        };
+        let asked = SequencePlan {
+            projection,
+            ..sequence(20, RowSelection::Last)
+        };
+        let logits = rows(&mut engine, asked).remove(0);
+        let table = source.tensor(table).unwrap().to_f32();
+        assert!(near(&logits, &products(&table, &ids, &hidden), 1e-4));
+    }
 }
 
 #[test]
@@ -193,6 +201,10 @@ fn what_cannot_be_run_is_refused_by_field() {
         projection: Projection::OutputEmbedding(ids),
         ..ok()
     };
+    let decision = |rows| SequencePlan {
+        projection: Projection::DecisionHead(rows),
+        ..ok()
+    };
     for (sequences, field) in [
         (vec![], "sequences"),
         (vec![ids(vec![])], "sequences[0].token_ids"),
@@ -202,6 +214,7 @@ fn what_cannot_be_run_is_refused_by_field() {
         (vec![at(vec![])], "sequences[0].rows"),
         (vec![at(vec![3, 4])], "sequences[0].rows"),
         (vec![head(vec![1])], "sequences[0].projection"),
+        (vec![decision(vec![0])], "sequences[0].projection"),
     ] {
         match engine.forward(&plan(sequences), &mut Watcher::default()) {
             Err(EngineError::InvalidPlan { field: found, .. }) => assert_eq!(found, field),

@@ -70,12 +70,24 @@ impl Memory {
         }
     }
 
+    /// Gives it a decision head of so many rows.
+    pub(super) fn with_decision_head(mut self, rows: usize) -> Self {
+        let width = self.config.hidden_size;
+        let values = Random::new(77).values(rows * width, -1.0, 1.0);
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.tensors
+            .insert(DECISION_HEAD.to_owned(), (vec![rows, width], bytes));
+        self
+    }
+
     pub(super) fn set_first(&mut self, name: &str, value: f32) {
         if let Some((_, bytes)) = self.tensors.get_mut(name) {
             bytes[..4].copy_from_slice(&value.to_le_bytes());
         }
     }
 }
+
+const DECISION_HEAD: &str = "decision head";
 
 impl TensorSource for Memory {
     fn config(&self) -> &ModelConfig {
@@ -97,6 +109,10 @@ impl TensorSource for Memory {
 
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {
         self.head.map(|name| self.tensor(name)).transpose()
+    }
+
+    fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
+        Ok(self.tensor(DECISION_HEAD).ok())
     }
 }
 
