@@ -4,7 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{AttentionMode, Finding, ModelConfig, Problem, examine::Config, files, open_jev, startlux};
+use crate::{
+    AttentionMode, Finding, ModelConfig, Problem, examine::Config, files, open_jev, pplx,
+    sequence_classification, startlux,
+};
 
 /// Files that only one family has.
 const MARKERS: [(&str, &str); 9] = [
@@ -12,11 +15,18 @@ const MARKERS: [(&str, &str); 9] = [
     (open_jev::UNMERGED, open_jev::NAME),
     ("joint_head_config.json", "clef"),
     ("joint_head.safetensors", "clef"),
-    ("readout.safetensors", "pplx"),
+    (pplx::READOUT, pplx::NAME),
     ("decider_config.json", "decider"),
     ("adapter_config.json", "cua-s1"),
     ("adapter_model.safetensors", "cua-s1"),
     ("adapter_model.bin", "cua-s1"),
+];
+/// Families that this version serves, by the names that their files tell.
+const SERVED: [&str; 4] = [
+    startlux::NAME,
+    open_jev::NAME,
+    pplx::NAME,
+    sequence_classification::NAME,
 ];
 /// Two families have a file of this name.
 pub(crate) const DECISION_CONFIG: &str = "decision_config.json";
@@ -63,6 +73,9 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
         .into_iter()
         .filter(|(file, _)| files::exists(dir, file))
         .collect();
+    if config.is_some_and(|config| sequence_classification::is(&config.value)) {
+        found.push(("config.json", sequence_classification::NAME));
+    }
     let mut decision = None;
     if files::exists(dir, DECISION_CONFIG) {
         match files::json(dir, DECISION_CONFIG) {
@@ -94,7 +107,7 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
             continue;
         }
         families.push(family);
-        if ![startlux::NAME, open_jev::NAME].contains(&family) {
+        if !SERVED.contains(&family) {
             findings.push(Finding::file(file, Problem::UnservedFamily { family }));
         }
     }
@@ -112,6 +125,18 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
             Some(startlux::read(bytes, value, vocab_size, findings))
         }
         ([open_jev::NAME], None) => open_jev(dir, model, findings),
+        ([pplx::NAME], Some((bytes, value))) => Some(pplx::read(bytes, &value, model, findings)),
+        ([pplx::NAME], None) => {
+            // A file that cannot be read has its own finding.
+            if !files::exists(dir, DECISION_CONFIG) {
+                let needed_by = Some(pplx::NAME);
+                findings.push(Finding::file(DECISION_CONFIG, Problem::MissingFile { needed_by }));
+            }
+            None
+        }
+        ([sequence_classification::NAME], None) => {
+            config.map(|config| sequence_classification::read(&config.value, findings))
+        }
         _ => None,
     }
 }
@@ -146,7 +171,7 @@ fn of_decision_config(value: &Value) -> Option<Vec<&'static str>> {
         families.push(startlux::NAME);
     }
     if has(&["codes", "token_ids", "pooling"]) {
-        families.push("pplx");
+        families.push(pplx::NAME);
     }
     (!families.is_empty()).then_some(families)
 }

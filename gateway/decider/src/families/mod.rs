@@ -13,7 +13,8 @@
 //! * `mod.rs`: the [`crate::Family`] itself, the load-time check of the tokenizer, `explain`, and nothing else.
 //!
 //! What families share stands beside them: `keys` reads configuration, `encoded` fits a prompt into the model, `passes` sends
-//! passes of one row each and checks what comes back, [`crate::FamilyContext`] checks single tokens.
+//! passes of one row each and checks what comes back, `each` is the decider of families with one prompt and one row per question,
+//! `codes` names options, [`crate::FamilyContext`] checks single tokens.
 //!
 //! More files where the family needs them (`tournament.rs` here, a joint head's spans elsewhere). Then:
 //!
@@ -26,8 +27,12 @@
 
 pub mod intern;
 pub mod open_jev;
+pub mod pplx;
+pub mod sequence_classification;
 pub mod startlux;
 
+mod codes;
+mod each;
 mod encoded;
 mod keys;
 mod passes;
@@ -40,7 +45,14 @@ use serde_json::Value;
 use crate::{Family, FamilyError};
 
 /// Ids of all families.
-pub const FAMILIES: &[&str] = &[startlux::ID, intern::ID, open_jev::ID];
+pub const FAMILIES: &[&str] = &[
+    startlux::ID,
+    intern::ID,
+    open_jev::ID,
+    pplx::V1,
+    pplx::V1_1,
+    sequence_classification::ID,
+];
 
 /// The family `id` without a model: what its publisher documents for all sizes, and temperature 1. It renders the same
 /// prompts, so it is good for [`Family::explain`]; probabilities need a model's own config.
@@ -49,6 +61,10 @@ pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
         startlux::ID => Ok(Arc::new(startlux::StartLux::without_model())),
         intern::ID => Ok(Arc::new(intern::Intern::without_model())),
         open_jev::ID => Ok(Arc::new(open_jev::OpenJev::without_model())),
+        pplx::V1 | pplx::V1_1 => Ok(Arc::new(pplx::Pplx::without_model(id))),
+        sequence_classification::ID => Ok(Arc::new(
+            sequence_classification::SequenceClassification::without_model(),
+        )),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }
@@ -59,6 +75,10 @@ pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> 
         startlux::ID => Ok(Arc::new(startlux::StartLux::new(config)?)),
         intern::ID => Ok(Arc::new(intern::Intern::new(config)?)),
         open_jev::ID => Ok(Arc::new(open_jev::OpenJev::new(config)?)),
+        pplx::V1 | pplx::V1_1 => Ok(Arc::new(pplx::Pplx::new(id, config)?)),
+        sequence_classification::ID => Ok(Arc::new(sequence_classification::SequenceClassification::new(
+            config,
+        )?)),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }

@@ -25,6 +25,8 @@ pub struct Rules {
     pub json: JsonLimits,
     /// Options that a choice may have when they come as a list of names.
     pub listed_options: RangeInclusive<usize>,
+    /// Whether the criteria of a noul may have no other key than `true` and `false`. Otherwise others are ignored.
+    pub only_noul_sides: bool,
 }
 
 impl Default for Rules {
@@ -33,6 +35,7 @@ impl Default for Rules {
             limits: Limits::default(),
             json: JsonLimits::LAST_WINS,
             listed_options: 1..=255,
+            only_noul_sides: false,
         }
     }
 }

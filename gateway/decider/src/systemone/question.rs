@@ -46,7 +46,7 @@ pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Re
     let criteria = match kind.as_str() {
         "choice" => choice(&at, criteria, rules)?,
         "score" => score(&at, criteria)?,
-        "noul" | "bool" => noul(&at, criteria)?,
+        "noul" | "bool" => noul(&at, criteria, rules)?,
         _ => return Err(at.field("type", "UNSUPPORTED_TYPE", "type must be choice, score or noul")),
     };
     Ok(Question {
@@ -159,7 +159,7 @@ fn sorted_levels(at: &At, map: Map<String, Value>) -> Result<Vec<Content>, Viola
     Ok(levels)
 }
 
-fn noul(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
+fn noul(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, Violation> {
     let mut sides = match criteria {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(map)) => map,
@@ -170,6 +170,16 @@ fn noul(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
             ));
         }
     };
+    let other = sides
+        .keys()
+        .position(|key| !["true", "false"].contains(&key.as_str()));
+    if let Some(index) = other.filter(|_| rules.only_noul_sides) {
+        return Err(at.criterion(
+            index,
+            "UNKNOWN_KEY",
+            "criteria of a noul have the keys true and false only",
+        ));
+    }
     let mut side = |key| sides.remove(key).map(Content::from);
     Ok(Criteria::Noul {
         when_true: side("true"),

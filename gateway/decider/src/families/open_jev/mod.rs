@@ -77,7 +77,10 @@ impl Family for OpenJev {
     }
 
     fn systemone_rules(&self) -> Rules {
-        Rules::default()
+        Rules {
+            only_noul_sides: true,
+            ..Rules::default()
+        }
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
