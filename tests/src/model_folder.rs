@@ -92,13 +92,33 @@ fn values(t: usize, name: &str, shape: &[usize]) -> Vec<f32> {
 /// Writes `config.json` and `model.safetensors` of the golden backbone, tensor names with this prefix.
 pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
     let config = golden()?["config"].clone();
+    let named: Vec<(String, Vec<usize>, Vec<f32>)> = tensors(&config)?
+        .into_iter()
+        .enumerate()
+        .map(|(t, (name, shape))| {
+            let values = values(t, &name, &shape);
+            (format!("{prefix}{name}"), shape, values)
+        })
+        .collect();
+    fs::create_dir_all(dir)?;
+    let named: Vec<(&str, &[usize], Vec<f32>)> = named
+        .iter()
+        .map(|(name, shape, values)| (name.as_str(), &shape[..], values.clone()))
+        .collect();
+    write_tensors(&dir.join("model.safetensors"), &named)?;
+    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    Ok(())
+}
+
+/// Writes tensors in F32: name, shape, values.
+pub fn write_tensors(path: &Path, tensors: &[(&str, &[usize], Vec<f32>)]) -> anyhow::Result<()> {
     let mut header = Map::new();
     let mut data = Vec::new();
-    for (t, (name, shape)) in tensors(&config)?.into_iter().enumerate() {
+    for (name, shape, values) in tensors {
         let start = data.len();
-        data.extend(values(t, &name, &shape).into_iter().flat_map(f32::to_le_bytes));
+        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
-        header.insert(format!("{prefix}{name}"), entry);
+        header.insert((*name).to_owned(), entry);
     }
     let mut text = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight bytes, as the format wants it.
@@ -106,9 +126,35 @@ pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
     let mut file = (text.len() as u64).to_le_bytes().to_vec();
     file.extend(text);
     file.extend(data);
-    fs::create_dir_all(dir)?;
-    fs::write(dir.join("model.safetensors"), file)?;
-    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    fs::write(path, file)?;
+    Ok(())
+}
+
+/// Writes an index over every safetensors file of a folder.
+pub fn write_index(dir: &Path) -> anyhow::Result<()> {
+    let mut weight_map = Map::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "safetensors")
+        {
+            let bytes = fs::read(&path)?;
+            let length = bytes.first_chunk::<8>().context("no header")?;
+            let end = 8 + usize::try_from(u64::from_le_bytes(*length))?;
+            let header: Map<String, Value> =
+                serde_json::from_slice(bytes.get(8..end).context("cut header")?)?;
+            let name = path
+                .file_name()
+                .context("no name")?
+                .to_string_lossy()
+                .into_owned();
+            let tensors = header.keys().filter(|key| *key != "__metadata__");
+            weight_map.extend(tensors.map(|tensor| (tensor.clone(), json!(name))));
+        }
+    }
+    let index = json!({"metadata": {}, "weight_map": weight_map});
+    fs::write(dir.join("model.safetensors.index.json"), index.to_string())?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::support::{
     http,
-    mesh::{ready, unready_with},
+    mesh::{ready, ready_with, unready_with},
     requests::SMALL_BODY,
 };
 
@@ -63,6 +63,20 @@ async fn the_response_has_what_clients_need_and_more() {
     assert_eq!(timings["forward_ms"], json!(0.5));
     let kernel = json!({"family": "delta_rule", "backend": "cpu.chunked", "busy_ms": 0.3, "launches": 6});
     assert_eq!(timings["kernels"], json!([kernel]));
+}
+
+#[tokio::test]
+async fn a_model_may_answer_as_its_familys_own_server_does() {
+    let mesh = ready_with(|config| config.own_responses = ["mini".to_owned()].into()).await;
+    let own = mesh.post(SMALL_BODY).await;
+    assert_eq!(own.status, 200);
+    let body = own.json();
+    let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+    // StartLux: the contract and the latency, and nothing of ours.
+    assert_eq!(keys, ["model", "answers", "usage", "latency_ms"]);
+    assert!(body["latency_ms"].as_f64().unwrap() > 0.0);
+    let other = ready().await.post(SMALL_BODY).await.json();
+    assert_eq!(body["answers"], other["answers"]);
 }
 
 #[tokio::test]

@@ -34,7 +34,8 @@ pub(crate) fn read(config: &Value, findings: &mut Vec<Finding>) -> Family {
     if let Some(by_label) = config.get("label2id").and_then(Value::as_object) {
         let agrees =
             |(id, label): (usize, &String)| by_label.get(label).and_then(Value::as_u64) == Some(id as u64);
-        if !labels.is_empty() && !(by_label.len() == labels.len() && labels.iter().enumerate().all(agrees)) {
+        let same = by_label.len() == labels.len() && labels.iter().enumerate().all(agrees);
+        if !labels.is_empty() && !same {
             refuse("label2id", "contradicts `id2label`");
         }
     }
