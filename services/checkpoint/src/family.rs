@@ -5,26 +5,29 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::{
-    AttentionMode, Finding, ModelConfig, Problem, examine::Config, files, open_jev, pplx,
+    AttentionMode, Finding, ModelConfig, Problem, adapter, cua_s1, examine::Config, files, open_jev, pplx,
     sequence_classification, startlux,
 };
 
 /// Files that only one family has.
-const MARKERS: [(&str, &str); 9] = [
+const MARKERS: [(&str, &str); 11] = [
     (open_jev::EXPORT, open_jev::NAME),
     (open_jev::UNMERGED, open_jev::NAME),
     ("joint_head_config.json", "clef"),
     ("joint_head.safetensors", "clef"),
     (pplx::READOUT, pplx::NAME),
     ("decider_config.json", "decider"),
-    ("adapter_config.json", "cua-s1"),
-    ("adapter_model.safetensors", "cua-s1"),
-    ("adapter_model.bin", "cua-s1"),
+    (adapter::MARKERS[0], cua_s1::NAME),
+    (adapter::MARKERS[1], cua_s1::NAME),
+    (adapter::MARKERS[2], cua_s1::NAME),
+    (adapter::MARKERS[3], cua_s1::NAME),
+    (adapter::MARKERS[4], cua_s1::NAME),
 ];
 /// Families that this version serves, by the names that their files tell.
-const SERVED: [&str; 4] = [
+const SERVED: [&str; 5] = [
     startlux::NAME,
     open_jev::NAME,
+    cua_s1::NAME,
     pplx::NAME,
     sequence_classification::NAME,
 ];
@@ -52,6 +55,8 @@ pub(crate) struct Family {
     pub(crate) needs_tokenizer: bool,
     /// Tokens whose ids the configuration names; the tokenizer must agree.
     pub(crate) tokens: Vec<(String, u64)>,
+    /// An adapter that is merged into the weights.
+    pub(crate) adapter: Option<adapter::Found>,
 }
 
 /// A file of weights beside those of the backbone. It holds these tensors and no others.
@@ -137,6 +142,7 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
         ([sequence_classification::NAME], None) => {
             config.map(|config| sequence_classification::read(&config.value, findings))
         }
+        ([cua_s1::NAME], None) => cua_s1::read(dir, findings),
         _ => None,
     }
 }

@@ -70,6 +70,7 @@ pub(crate) fn read(
         decision_head: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
+        adapter: None,
     }
 }
 

@@ -13,7 +13,6 @@ fn other_families_are_recognised_and_refused_by_name() {
         ("joint_head_config.json", "clef"),
         ("joint_head.safetensors", "clef"),
         ("decider_config.json", "decider"),
-        ("adapter_config.json", "cua-s1"),
     ] {
         let mut folder = Folder::startlux("");
         folder.decision = Value::Null;
