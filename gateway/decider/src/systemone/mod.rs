@@ -29,6 +29,11 @@ pub struct Rules {
     pub only_noul_sides: bool,
 }
 
+impl Rules {
+    /// A choice's options are an object and never a list.
+    pub const NO_LISTS: RangeInclusive<usize> = RangeInclusive::new(1, 0);
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Rules {

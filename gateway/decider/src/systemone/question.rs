@@ -75,6 +75,9 @@ fn choice(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, V
                 })
                 .collect(),
         )),
+        Some(Value::Array(_)) if rules.listed_options.is_empty() => {
+            Err(at.criteria("WRONG_TYPE", "criteria of a choice must be an object"))
+        }
         Some(Value::Array(items)) => {
             let mut options: Vec<ChoiceOption> = Vec::with_capacity(items.len());
             let mut seen = std::collections::HashSet::new();
