@@ -5,18 +5,19 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::{
-    AttentionMode, Finding, ModelConfig, Problem, adapter, cua_s1, examine::Config, files, open_jev, pplx,
-    sequence_classification, startlux,
+    AttentionMode, Finding, ModelConfig, Problem, adapter, cua_s1, decider_2b, examine::Config, files,
+    intern, open_jev, pplx, sequence_classification, startlux,
 };
 
 /// Files that only one family has.
-const MARKERS: [(&str, &str); 11] = [
+const MARKERS: [(&str, &str); 12] = [
     (open_jev::EXPORT, open_jev::NAME),
     (open_jev::UNMERGED, open_jev::NAME),
     ("joint_head_config.json", "clef"),
     ("joint_head.safetensors", "clef"),
     (pplx::READOUT, pplx::NAME),
-    ("decider_config.json", "decider"),
+    (decider_2b::CONFIG, decider_2b::NAME),
+    (intern::CONFIG, intern::NAME),
     (adapter::MARKERS[0], cua_s1::NAME),
     (adapter::MARKERS[1], cua_s1::NAME),
     (adapter::MARKERS[2], cua_s1::NAME),
@@ -24,12 +25,14 @@ const MARKERS: [(&str, &str); 11] = [
     (adapter::MARKERS[4], cua_s1::NAME),
 ];
 /// Families that this version serves, by the names that their files tell.
-const SERVED: [&str; 5] = [
+const SERVED: [&str; 7] = [
     startlux::NAME,
     open_jev::NAME,
     cua_s1::NAME,
     pplx::NAME,
     sequence_classification::NAME,
+    decider_2b::NAME,
+    intern::NAME,
 ];
 /// Two families have a file of this name.
 pub(crate) const DECISION_CONFIG: &str = "decision_config.json";
@@ -106,6 +109,10 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
             Err(finding) => findings.push(finding),
         }
     }
+    // A family without a file of its own: it is told by a token, which does no harm beside the file of another one.
+    if found.is_empty() && !files::exists(dir, DECISION_CONFIG) && intern::is_marked(dir) {
+        found.push((intern::CONFIG, intern::NAME));
+    }
     let mut families: Vec<&'static str> = Vec::new();
     for &(file, family) in &found {
         if families.contains(&family) {
@@ -143,6 +150,14 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
             config.map(|config| sequence_classification::read(&config.value, findings))
         }
         ([cua_s1::NAME], None) => cua_s1::read(dir, findings),
+        ([intern::NAME], None) => intern::read(dir, model.map(|model| model.hidden_size), findings),
+        ([decider_2b::NAME], None) => match files::json(dir, decider_2b::CONFIG) {
+            Ok((bytes, value)) => Some(decider_2b::read(bytes, value, findings)),
+            Err(finding) => {
+                findings.push(finding);
+                None
+            }
+        },
         _ => None,
     }
 }

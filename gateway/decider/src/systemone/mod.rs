@@ -12,6 +12,7 @@ mod response;
 use std::ops::RangeInclusive;
 
 pub use body::{SystemOneRequest, parse_body};
+pub(crate) use response::by_level;
 pub use response::{error_body, refusal_body, render_response};
 
 use crate::{JsonLimits, Limits};
@@ -27,6 +28,21 @@ pub struct Rules {
     pub listed_options: RangeInclusive<usize>,
     /// Whether the criteria of a noul may have no other key than `true` and `false`. Otherwise others are ignored.
     pub only_noul_sides: bool,
+    /// What the keys of levels mean that come as an object.
+    pub level_keys: LevelKeys,
+    /// Whether the sides of a noul may also be called `yes` or `1`, and `no` or `0`, in any case. The first one counts.
+    pub noul_words: bool,
+}
+
+/// What the keys of levels mean that come as an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelKeys {
+    /// Numbers by which they are sorted; if one of them is none, the levels are taken as given.
+    SortedOrGiven,
+    /// Numbers by which they are sorted.
+    Sorted,
+    /// `0`, `1`, `2` and so on, in this order.
+    Counted,
 }
 
 impl Rules {
@@ -41,6 +57,8 @@ impl Default for Rules {
             json: JsonLimits::LAST_WINS,
             listed_options: 1..=255,
             only_noul_sides: false,
+            level_keys: LevelKeys::SortedOrGiven,
+            noul_words: false,
         }
     }
 }

@@ -87,6 +87,7 @@ impl Family for CuaS1 {
             json: JsonLimits::STRICT,
             // Criteria are an object.
             listed_options: Rules::NO_LISTS,
+            ..Rules::default()
         }
     }
 
