@@ -92,13 +92,26 @@ fn values(t: usize, name: &str, shape: &[usize]) -> Vec<f32> {
 /// Writes `config.json` and `model.safetensors` of the golden backbone, tensor names with this prefix.
 pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
     let config = golden()?["config"].clone();
+    let mut written = Vec::new();
+    for (t, (name, shape)) in tensors(&config)?.into_iter().enumerate() {
+        let values = values(t, &name, &shape);
+        written.push((format!("{prefix}{name}"), shape, values));
+    }
+    fs::create_dir_all(dir)?;
+    write_safetensors(&dir.join("model.safetensors"), &written)?;
+    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    Ok(())
+}
+
+/// Writes a safetensors file of F32 tensors: name, shape, values.
+pub fn write_safetensors(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) -> anyhow::Result<()> {
     let mut header = Map::new();
     let mut data = Vec::new();
-    for (t, (name, shape)) in tensors(&config)?.into_iter().enumerate() {
+    for (name, shape, values) in tensors {
         let start = data.len();
-        data.extend(values(t, &name, &shape).into_iter().flat_map(f32::to_le_bytes));
+        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
-        header.insert(format!("{prefix}{name}"), entry);
+        header.insert(name.clone(), entry);
     }
     let mut text = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight bytes, as the format wants it.
@@ -106,9 +119,7 @@ pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
     let mut file = (text.len() as u64).to_le_bytes().to_vec();
     file.extend(text);
     file.extend(data);
-    fs::create_dir_all(dir)?;
-    fs::write(dir.join("model.safetensors"), file)?;
-    fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
+    fs::write(path, file)?;
     Ok(())
 }
 
