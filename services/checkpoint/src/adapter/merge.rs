@@ -95,3 +95,87 @@ fn add(out: &mut [u8], base: &[u8], dtype: Dtype, sum: &[f32], scale: f32) -> Op
     }
     bad
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const OUT: usize = 37;
+    const IN: usize = 29;
+    const RANK: usize = 5;
+
+    fn value(seed: usize, i: usize) -> f32 {
+        (1.3 * seed as f64 + 0.71 * i as f64).sin() as f32
+    }
+
+    fn bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+        let element = |value: &f32| match dtype {
+            Dtype::F32 => value.to_le_bytes().to_vec(),
+            _ => bf16::from_f32(*value).to_le_bytes().to_vec(),
+        };
+        values.iter().flat_map(element).collect()
+    }
+
+    fn view<'a>(dtype: Dtype, shape: &'a [usize], bytes: &'a [u8]) -> TensorView<'a> {
+        TensorView {
+            name: "w",
+            dtype,
+            shape,
+            bytes,
+        }
+    }
+
+    /// Merges random matrices; gives them as f64 sums, and as they came out.
+    fn both(dtype: Dtype, scale: f32) -> (Vec<f64>, Vec<f32>) {
+        let matrix = |seed, count| -> Vec<f32> { (0..count).map(|i| value(seed, i)).collect() };
+        let base = bytes(dtype, &matrix(1, OUT * IN));
+        let (a, b) = (matrix(2, RANK * IN), matrix(3, OUT * RANK));
+        let base = view(dtype, &[OUT, IN], &base);
+        let [a_bytes, b_bytes] = [&a, &b].map(|values| bytes(Dtype::F32, values));
+        let (a_view, b_view) = (
+            view(Dtype::F32, &[RANK, IN], &a_bytes),
+            view(Dtype::F32, &[OUT, RANK], &b_bytes),
+        );
+        let out = merged(&base, &a_view, &b_view, scale).unwrap();
+        let sum = |(at, w): (usize, f32)| {
+            let (o, i) = (at / IN, at % IN);
+            let product = |k: usize| f64::from(b[o * RANK + k]) * f64::from(a[k * IN + i]);
+            f64::from(w) + f64::from(scale) * (0..RANK).map(product).sum::<f64>()
+        };
+        let sums = base.to_f32().into_iter().enumerate().map(sum).collect();
+        (sums, view(dtype, &[OUT, IN], &out).to_f32())
+    }
+
+    #[test]
+    fn every_element_is_the_sum_to_the_rounding_of_its_dtype() {
+        for (dtype, relative) in [(Dtype::F32, 1e-6), (Dtype::Bf16, 1.0 / 256.0)] {
+            let (want, got) = both(dtype, 2.0);
+            assert_eq!(want.len(), got.len());
+            for (want, got) in want.iter().zip(&got) {
+                let error = (want - f64::from(*got)).abs();
+                assert!(
+                    error <= relative * want.abs() + 2e-6,
+                    "{dtype}: {got} is not {want}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_element_that_is_not_finite_is_told() {
+        let base = bytes(Dtype::F32, &[f32::MAX; OUT * IN]);
+        let mut b = [0.0; OUT];
+        (b[20], b[30]) = (1.0, 1.0);
+        let mut a = [0.0; IN];
+        (a[7], a[9]) = (f32::MAX, f32::MAX);
+        let (a, b) = (bytes(Dtype::F32, &a), bytes(Dtype::F32, &b));
+        let got = merged(
+            &view(Dtype::F32, &[OUT, IN], &base),
+            &view(Dtype::F32, &[1, IN], &a),
+            &view(Dtype::F32, &[OUT, 1], &b),
+            1.0,
+        );
+        assert_eq!(got, Err(20 * IN + 7));
+    }
+}
