@@ -43,7 +43,7 @@ fn published_example() {
 }
 
 #[test]
-fn independent_vectors() {
+fn cua_s1_vectors_of_an_independent_program() {
     let vectors = fixture("cua_s1/vectors.json");
     let mut questions = 0;
     for vector in vectors["requests"].as_array().unwrap() {
@@ -109,7 +109,7 @@ fn independent_vectors() {
 }
 
 #[test]
-fn refusals() {
+fn what_cua_s1_cannot_answer_is_refused_by_field() {
     let refused = |questions: Value, state: Value| {
         let body = json!({"model": "cua-s1-4b-0.2", "state": state, "questions": questions}).to_string();
         match parse_body(body.as_bytes(), &cua().systemone_rules()) {

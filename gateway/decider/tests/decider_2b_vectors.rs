@@ -69,7 +69,7 @@ fn labels_are_those_of_the_publisher() {
 }
 
 #[test]
-fn independent_vectors() {
+fn decider_vectors_of_the_publishers_package() {
     let (vectors, cx) = (vectors(), toy());
     let (mut rows_seen, mut shared) = (0, 0);
     for vector in vectors["requests"].as_array().unwrap() {

@@ -120,7 +120,7 @@ fn published_example() {
 }
 
 #[test]
-fn independent_vectors() {
+fn intern_vectors_of_the_publishers_code() {
     let vectors = fixture("intern/vectors.json");
     let family = intern(vectors["temperature"].as_f64().unwrap());
     for vector in vectors["requests"].as_array().unwrap() {
