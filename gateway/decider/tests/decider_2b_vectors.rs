@@ -295,6 +295,33 @@ fn refusals() {
 }
 
 #[test]
+fn other_modes_of_the_publishers_server_are_refused() {
+    let parse = |body: &str| parse_body(body.as_bytes(), &decider().systemone_rules());
+    let q = r#""instructions":"?","criteria":["a","b"]"#;
+    for value in ["false", "null", "0"] {
+        let error = parse(&format!(
+            r#"{{"state":"s","independent":{value},"questions":{{"q":{{{q}}}}}}}"#
+        ))
+        .unwrap_err();
+        assert_eq!(error.to_string(), "independent: only true is supported");
+        let error = parse(&format!(
+            r#"{{"state":"s","questions":{{"q":{{{q},"isolated":{value}}}}}}}"#
+        ))
+        .unwrap_err();
+        assert_eq!(
+            (error.http_status(), error.to_string().as_str()),
+            (422, "questions[0].isolated: only true is supported")
+        );
+    }
+    assert!(
+        parse(&format!(
+            r#"{{"state":"s","independent":true,"questions":{{"q":{{{q},"isolated":true}}}}}}"#
+        ))
+        .is_ok()
+    );
+}
+
+#[test]
 fn config() {
     assert_eq!(family_defaults("decider_2b").unwrap().id(), "decider_2b");
     let good = vectors()["config"].clone();

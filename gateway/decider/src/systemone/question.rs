@@ -40,6 +40,9 @@ pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Re
         Some(Value::String(kind)) => kind,
         Some(_) => return Err(at.field("type", "WRONG_TYPE", "type must be a string")),
     };
+    if let Some(field) = rules.not_true(&fields) {
+        return Err(at.field(field, "UNSUPPORTED_VALUE", "only true is supported"));
+    }
     // A field that is there counts, even as null: the other name is looked at only when it is not.
     let instructions = either(&mut fields, "instructions", "question").map(Content::from);
     let criteria = either(&mut fields, "criteria", "options");

@@ -8,8 +8,7 @@
 //!
 //! Where it differs from the publisher's own program: logits are f32, where there they are BF16; softmax is in f64; answers are not
 //! rounded ([`crate::Family::own_response`] rounds); a context that is too long is refused, and cut as there only if the request allows
-//! it; if no level fits at all, all are equally likely. Its options `independent` and `isolated` are fields that are ignored here, as
-//! unknown fields are.
+//! it; if no level fits at all, all are equally likely. Its other modes, asked for by `independent` and `isolated`, are refused.
 
 pub mod config;
 pub mod labels;
@@ -86,6 +85,7 @@ impl Family for Decider2b {
             limits: limits(),
             listed_options: 2..=labels::LABELS.len(),
             level_keys: LevelKeys::Sorted,
+            only_true: &["independent", "isolated"],
             ..Rules::default()
         }
     }
