@@ -92,33 +92,26 @@ fn values(t: usize, name: &str, shape: &[usize]) -> Vec<f32> {
 /// Writes `config.json` and `model.safetensors` of the golden backbone, tensor names with this prefix.
 pub fn write_golden(dir: &Path, prefix: &str) -> anyhow::Result<()> {
     let config = golden()?["config"].clone();
-    let named: Vec<(String, Vec<usize>, Vec<f32>)> = tensors(&config)?
-        .into_iter()
-        .enumerate()
-        .map(|(t, (name, shape))| {
-            let values = values(t, &name, &shape);
-            (format!("{prefix}{name}"), shape, values)
-        })
-        .collect();
+    let mut written = Vec::new();
+    for (t, (name, shape)) in tensors(&config)?.into_iter().enumerate() {
+        let values = values(t, &name, &shape);
+        written.push((format!("{prefix}{name}"), shape, values));
+    }
     fs::create_dir_all(dir)?;
-    let named: Vec<(&str, &[usize], Vec<f32>)> = named
-        .iter()
-        .map(|(name, shape, values)| (name.as_str(), &shape[..], values.clone()))
-        .collect();
-    write_tensors(&dir.join("model.safetensors"), &named)?;
+    write_safetensors(&dir.join("model.safetensors"), &written)?;
     fs::write(dir.join("config.json"), serde_json::to_vec_pretty(&config)?)?;
     Ok(())
 }
 
-/// Writes tensors in F32: name, shape, values.
-pub fn write_tensors(path: &Path, tensors: &[(&str, &[usize], Vec<f32>)]) -> anyhow::Result<()> {
+/// Writes a safetensors file of F32 tensors: name, shape, values.
+pub fn write_safetensors(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) -> anyhow::Result<()> {
     let mut header = Map::new();
     let mut data = Vec::new();
     for (name, shape, values) in tensors {
         let start = data.len();
         data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
-        header.insert((*name).to_owned(), entry);
+        header.insert(name.clone(), entry);
     }
     let mut text = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight bytes, as the format wants it.

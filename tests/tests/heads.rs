@@ -154,9 +154,9 @@ async fn a_pplx_folder(mode: &str, id: &str) -> Vec<f64> {
         "attention_mode": mode,
     });
     std::fs::write(dir.join("decision_config.json"), decision.to_string()).unwrap();
-    model_folder::write_tensors(
+    model_folder::write_safetensors(
         &dir.join("readout.safetensors"),
-        &[("weight", &[255, HIDDEN], head(255))],
+        &[("weight".to_owned(), vec![255, HIDDEN], head(255))],
     )
     .unwrap();
     let check = run(&["check", &dir.display().to_string(), "--json"]).await;
@@ -204,9 +204,9 @@ async fn a_folder_with_a_classification_head_is_served() {
     config["architectures"] = json!(["Qwen3_5TextForSequenceClassification"]);
     config["id2label"] = json!({"0": "spam", "1": "ham", "2": "other one", "3": "none"});
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    model_folder::write_tensors(
+    model_folder::write_safetensors(
         &dir.join("head.safetensors"),
-        &[("score.weight", &[4, HIDDEN], head(4))],
+        &[("score.weight".to_owned(), vec![4, HIDDEN], head(4))],
     )
     .unwrap();
     model_folder::write_index(&dir).unwrap();

@@ -49,6 +49,16 @@ pub fn score_confidence(p: &[f64]) -> f64 {
     (1.0 - spread / even).clamp(0.0, 1.0)
 }
 
+/// Confidence by entropy ("definition B"): `1 - H(p) / ln n` with the natural logarithm and `0 ln 0 = 0`, at least 0; 1 for one
+/// option.
+pub fn entropy_confidence(p: &[f64]) -> f64 {
+    if p.len() < 2 {
+        return 1.0;
+    }
+    let entropy: f64 = p.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum();
+    (1.0 - entropy / (p.len() as f64).ln()).max(0.0)
+}
+
 /// Expected level `sum of i p_i`.
 pub fn expected_level(p: &[f64]) -> f64 {
     p.iter().enumerate().map(|(i, p)| i as f64 * p).sum()
@@ -89,6 +99,7 @@ mod tests {
             assert!(near(choice_confidence(&got), of("choice_confidence")));
             assert!(near(expected_level(&got), of("score")));
             assert!(near(score_confidence(&got), of("score_confidence")));
+            assert!(near(entropy_confidence(&got), of("entropy_confidence")));
         }
     }
 
@@ -115,5 +126,10 @@ mod tests {
         assert_eq!(argmax(&[0.25, 0.5, 0.5]), 1);
         assert_eq!((choice_confidence(&[1.0]), score_confidence(&[1.0])), (1.0, 1.0));
         assert_eq!(score_confidence(&[0.5, 0.0, 0.5]), 0.0);
+        assert_eq!(
+            (entropy_confidence(&[1.0]), entropy_confidence(&[1.0, 0.0])),
+            (1.0, 1.0)
+        );
+        assert_eq!(entropy_confidence(&[0.5, 0.5]), 0.0);
     }
 }

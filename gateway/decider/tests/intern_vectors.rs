@@ -3,16 +3,16 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use deltagate_decider::systemone::parse_body;
 use deltagate_decider::{
-    Answer, Content, DeciderError, Family, FamilyContext, Projection, RowSelection, SequenceOutput, Step,
-    TokenizeError, Tokenizer, family, family_defaults,
+    Answer, Content, DeciderError, Family, FamilyContext, Projection, RowSelection, SequenceOutput, Served,
+    Step, TokenizeError, Tokenizer, family, family_defaults,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{EXAMPLE, choice, context, request};
+use support::{EXAMPLE, Odd, assert_near, choice, context, fixture, request};
 
 const MARKER: u32 = 248_077;
 
@@ -33,6 +33,24 @@ impl Tokenizer for Marked {
 fn marked() -> FamilyContext {
     FamilyContext {
         tokenizer: Arc::new(Marked),
+        max_tokens: 262_144,
+    }
+}
+
+/// The same with one token for four bytes: a prompt of the limit's length has more of them than the limit.
+fn coarse() -> FamilyContext {
+    let encode = |text: &str| {
+        let bytes = Marked.encode(text)?;
+        let parts = bytes.split_inclusive(|id| *id == MARKER);
+        let parts = parts.flat_map(|part| match part {
+            [text @ .., MARKER] => [text, &[MARKER][..]],
+            text => [text, &[][..]],
+        });
+        let word = |word: &[u32]| word.iter().fold(0, |id, byte| id << 8 | byte);
+        Ok(parts.flat_map(|part| part.chunks(4).map(word)).collect())
+    };
+    FamilyContext {
+        tokenizer: Arc::new(Odd(encode)),
         max_tokens: 262_144,
     }
 }
@@ -99,6 +117,58 @@ fn published_example() {
         panic!()
     };
     assert!((noul - 1.0 / (1.0 + (-1.0f64).exp())).abs() < 1e-12);
+}
+
+#[test]
+fn intern_vectors_of_the_publishers_code() {
+    let vectors = fixture("intern/vectors.json");
+    let family = intern(vectors["temperature"].as_f64().unwrap());
+    for vector in vectors["requests"].as_array().unwrap() {
+        let body = vector["request"].as_str().unwrap();
+        let parsed = parse_body(body.as_bytes(), &family.systemone_rules());
+        let request = parsed.unwrap_or_else(|error| panic!("{error}: {body}")).request;
+        let explained = family.explain(&request, &coarse()).unwrap();
+        if let Some(prompt) = vector["prompt"].as_str() {
+            assert_eq!(explained[0].text, prompt);
+        }
+        let hash = hex::encode(Sha256::digest(explained[0].text.as_bytes()));
+        assert_eq!(json!(hash), vector["prompt_sha256"], "{}", explained[0].text);
+        let mut decider = family.start(&request, &coarse()).unwrap();
+        let Step::Run(plan) = decider.step(None).unwrap() else {
+            panic!()
+        };
+        let Projection::OutputEmbedding(symbols) = &plan.sequences[0].projection else {
+            panic!()
+        };
+        let row = |question: &deltagate_decider::Question| -> Vec<f32> {
+            let mut row: Vec<f32> = serde_json::from_value(vector["logits"][&question.id].clone()).unwrap();
+            // What other questions ask for must not count.
+            row.resize(symbols.len(), 50.0);
+            row
+        };
+        let rows = request.questions.iter().map(row).collect();
+        let Step::Done(answers) = decider.step(Some(&[SequenceOutput { rows }])).unwrap() else {
+            panic!()
+        };
+        let own = family.own_response(&Served {
+            model: "served",
+            asked_model: None,
+            request: &request,
+            answers: &answers,
+            latency: Duration::ZERO,
+        });
+        for (name, want) in vector["answers"].as_object().unwrap() {
+            let got = own["answers"][name].as_object().unwrap();
+            assert_eq!(got.len(), want.as_object().unwrap().len(), "{got:?}");
+            for (key, want) in want.as_object().unwrap() {
+                assert_near(&got[key], want, &format!("{name}.{key}"));
+            }
+        }
+        assert_eq!(own["answers"].as_object().unwrap().len(), request.questions.len());
+        assert_eq!(own["calibration"], vector["calibration"]);
+        assert_eq!(own["usage"]["output_tokens"], json!(request.questions.len()));
+        assert_eq!(own["usage"]["input_tokens"], json!(explained[0].ids.len()));
+    }
 }
 
 #[test]

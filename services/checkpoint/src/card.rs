@@ -12,7 +12,7 @@ pub struct ModelCard {
     /// Decider family, such as `startlux`; none for a backbone without one.
     pub family: Option<String>,
     /// SHA-256, lower-case hex, over everything that decides an answer: `config.json`, the family's files, `tokenizer.json`, and of each
-    /// weights file its name, size and header; files up to 64 MiB with all their bytes, larger ones with the first 4 KiB of each tensor.
+    /// weights file its name, size and header; files up to 64 MiB with all their bytes, larger ones with the first 4 KiB of each tensor. An adapter is in it with all its bytes.
     pub digest: String,
     /// Sizes of the backbone.
     pub config: ModelConfig,

@@ -8,7 +8,9 @@ use std::{
 use deltagate_kernels_weights::TensorView;
 
 use crate::{
-    CheckpointError, ModelCard, cache, embedded,
+    CheckpointError, ModelCard, Weights,
+    adapter::Adapter,
+    cache, embedded,
     examine::examine,
     index::Shards,
     layout::{Head, Layout},
@@ -30,6 +32,8 @@ pub(crate) struct Opened {
     pub(crate) side: Option<Side>,
     /// Name of the decision head, in the side file or beside the backbone.
     pub(crate) decision_head: Option<&'static str>,
+    /// What is merged into the weights as they are read.
+    pub(crate) adapter: Option<Adapter>,
 }
 
 impl Checkpoint {
@@ -104,6 +108,7 @@ impl Checkpoint {
     }
 
     /// A tensor by its unprefixed name, such as `layers.3.self_attn.q_proj.weight`; F32 or BF16, of the shape that the config asks for.
+    /// It is the tensor of the base model: what an adapter adds is only in [`Self::weights`].
     ///
     /// # Errors
     /// If the model has no such tensor.
@@ -114,6 +119,27 @@ impl Checkpoint {
             .ok_or_else(|| CheckpointError::NoTensor {
                 name: name.to_owned(),
             })
+    }
+
+    /// A tensor as it is to be loaded: [`Self::tensor`], with what an adapter adds to it merged in.
+    ///
+    /// # Errors
+    /// If the model has no such tensor, or a sum is not finite.
+    pub fn weights(&self, name: &str) -> Result<Weights<'_>, CheckpointError> {
+        let base = self.tensor(name)?;
+        match self
+            .opened
+            .adapter
+            .as_ref()
+            .and_then(|adapter| adapter.merged(&base))
+        {
+            None => Ok(base.into()),
+            Some(Ok(bytes)) => Ok(Weights::merged(base, bytes)),
+            Some(Err(finding)) => Err(CheckpointError::Refused {
+                dir: self.dir.clone(),
+                findings: vec![finding],
+            }),
+        }
     }
 
     /// The output embedding, `[vocab_size, hidden_size]`: `lm_head.weight`, or `embed_tokens.weight` if it is tied, or none.

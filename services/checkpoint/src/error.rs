@@ -157,6 +157,12 @@ pub enum Problem {
         /// Row-major index of the first one.
         element: usize,
     },
+    /// A weight and what an adapter adds to it have no finite sum.
+    #[error("is not finite at element {element} with the adapter merged")]
+    MergedNotFinite {
+        /// Row-major index of the first one.
+        element: usize,
+    },
     /// No known prefix leads to a text backbone.
     #[error(
         "no text backbone under any of the prefixes `model.language_model.`, `language_model.`, `model.` and none"

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Asset, AttentionMode, Checkpoint, CheckpointError, Finding, ModelCard, ModelConfig, Problem,
+    Asset, AttentionMode, Checkpoint, CheckpointError, Finding, ModelCard, ModelConfig, Problem, adapter,
     checkpoint::Opened,
     digest::FolderDigest,
     family::{self, Family},
@@ -85,6 +85,8 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
         let file = shards.files.first().map_or(CONFIG, |(name, _)| name.as_str());
         findings.push(Finding::of(file, "lm_head.weight", Problem::MissingTensor));
     }
+    let found = family.as_ref().and_then(|family| family.adapter.as_ref());
+    let adapter = found.and_then(|found| adapter::open(dir, found, model, &mut findings));
     match (config, layout) {
         (Some(config), Some(layout)) if findings.is_empty() => {
             let opened = Opened {
@@ -92,6 +94,7 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
                 layout,
                 side,
                 decision_head: head.map(|(name, _)| name),
+                adapter,
             };
             let card = card(dir, config, family, &opened, assets);
             Ok(Checkpoint::new(dir, card, opened))
@@ -177,7 +180,11 @@ fn card(
     assets: Vec<Asset>,
 ) -> ModelCard {
     let Opened {
-        shards, layout, side, ..
+        shards,
+        layout,
+        side,
+        adapter,
+        ..
     } = opened;
     let Config {
         bytes: config_bytes,
@@ -202,6 +209,9 @@ fn card(
             parameters += view.elements() as u64;
             weight_bytes += view.bytes.len() as u64;
         }
+    }
+    if let Some(adapter) = adapter {
+        digest.part(adapter.file(), adapter.bytes());
     }
     ModelCard {
         name: name(dir),

@@ -5,28 +5,34 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::{
-    AttentionMode, Finding, ModelConfig, Problem, examine::Config, files, open_jev, pplx,
-    sequence_classification, startlux,
+    AttentionMode, Finding, ModelConfig, Problem, adapter, cua_s1, decider_2b, examine::Config, files,
+    intern, open_jev, pplx, sequence_classification, startlux,
 };
 
 /// Files that only one family has.
-const MARKERS: [(&str, &str); 9] = [
+const MARKERS: [(&str, &str); 12] = [
     (open_jev::EXPORT, open_jev::NAME),
     (open_jev::UNMERGED, open_jev::NAME),
     ("joint_head_config.json", "clef"),
     ("joint_head.safetensors", "clef"),
     (pplx::READOUT, pplx::NAME),
-    ("decider_config.json", "decider"),
-    ("adapter_config.json", "cua-s1"),
-    ("adapter_model.safetensors", "cua-s1"),
-    ("adapter_model.bin", "cua-s1"),
+    (decider_2b::CONFIG, decider_2b::NAME),
+    (intern::CONFIG, intern::NAME),
+    (adapter::MARKERS[0], cua_s1::NAME),
+    (adapter::MARKERS[1], cua_s1::NAME),
+    (adapter::MARKERS[2], cua_s1::NAME),
+    (adapter::MARKERS[3], cua_s1::NAME),
+    (adapter::MARKERS[4], cua_s1::NAME),
 ];
 /// Families that this version serves, by the names that their files tell.
-const SERVED: [&str; 4] = [
+const SERVED: [&str; 7] = [
     startlux::NAME,
     open_jev::NAME,
+    cua_s1::NAME,
     pplx::NAME,
     sequence_classification::NAME,
+    decider_2b::NAME,
+    intern::NAME,
 ];
 /// Two families have a file of this name.
 pub(crate) const DECISION_CONFIG: &str = "decision_config.json";
@@ -52,6 +58,8 @@ pub(crate) struct Family {
     pub(crate) needs_tokenizer: bool,
     /// Tokens whose ids the configuration names; the tokenizer must agree.
     pub(crate) tokens: Vec<(String, u64)>,
+    /// An adapter that is merged into the weights.
+    pub(crate) adapter: Option<adapter::Found>,
 }
 
 /// A file of weights beside those of the backbone. It holds these tensors and no others.
@@ -101,6 +109,10 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
             Err(finding) => findings.push(finding),
         }
     }
+    // A family without a file of its own: it is told by a token, which does no harm beside the file of another one.
+    if found.is_empty() && !files::exists(dir, DECISION_CONFIG) && intern::is_marked(dir) {
+        found.push((intern::CONFIG, intern::NAME));
+    }
     let mut families: Vec<&'static str> = Vec::new();
     for &(file, family) in &found {
         if families.contains(&family) {
@@ -137,6 +149,15 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
         ([sequence_classification::NAME], None) => {
             config.map(|config| sequence_classification::read(&config.value, findings))
         }
+        ([cua_s1::NAME], None) => cua_s1::read(dir, findings),
+        ([intern::NAME], None) => intern::read(dir, model.map(|model| model.hidden_size), findings),
+        ([decider_2b::NAME], None) => match files::json(dir, decider_2b::CONFIG) {
+            Ok((bytes, value)) => Some(decider_2b::read(bytes, value, findings)),
+            Err(finding) => {
+                findings.push(finding);
+                None
+            }
+        },
         _ => None,
     }
 }

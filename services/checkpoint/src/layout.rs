@@ -7,7 +7,7 @@ use deltagate_kernels_weights::{Dtype, TensorView};
 use crate::{Finding, ModelConfig, Problem, index::Shards, tensors::backbone_tensors};
 
 /// What stands before the names of the text backbone.
-const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.", "model.", ""];
+pub(crate) const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.", "model.", ""];
 /// Any of these under a prefix means that a backbone is there, be it a broken one.
 const ANCHORS: [&str; 3] = [
     "embed_tokens.weight",

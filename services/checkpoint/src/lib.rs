@@ -4,10 +4,13 @@
 //! two families in one folder, a tokenizer of another vocabulary, all make [`Checkpoint::open`] refuse with the file and the key or tensor
 //! by name. [`inspect`] says the same without loading, and looks at every weight, as loading does.
 
+mod adapter;
 mod cache;
 mod card;
 mod checkpoint;
 mod config;
+mod cua_s1;
+mod decider_2b;
 mod digest;
 mod embedded;
 mod error;
@@ -15,6 +18,7 @@ mod examine;
 mod family;
 mod files;
 mod index;
+mod intern;
 mod layout;
 mod open_jev;
 mod pplx;
@@ -26,6 +30,7 @@ mod startlux;
 mod tensors;
 mod values;
 mod vocabulary;
+mod weights;
 
 pub use card::{Asset, AttentionMode, ModelCard};
 pub use checkpoint::Checkpoint;
@@ -35,3 +40,4 @@ pub use embedded::{EmbeddedFile, embedded_files};
 pub use error::{CheckpointError, Finding, Problem};
 pub use examine::{Inspection, inspect};
 pub use tensors::backbone_tensors;
+pub use weights::Weights;

@@ -60,6 +60,7 @@ pub(crate) fn read(
         decision_head: None,
         needs_output_embedding: false,
         needs_tokenizer: true,
+        adapter: None,
     }
 }
 

@@ -107,6 +107,7 @@ pub(crate) fn read(
         }),
         decision_head: Some((MATRIX, CODES)),
         needs_tokenizer: true,
+        adapter: None,
     }
 }
 

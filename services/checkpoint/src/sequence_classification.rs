@@ -60,6 +60,7 @@ pub(crate) fn read(config: &Value, findings: &mut Vec<Finding>) -> Family {
         decision_head: (rows > 0).then_some((HEAD, rows)),
         needs_output_embedding: false,
         needs_tokenizer: true,
+        adapter: None,
     }
 }
 

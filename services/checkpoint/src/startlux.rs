@@ -70,6 +70,7 @@ pub(crate) fn read(
         decision_head: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
+        adapter: None,
     }
 }
 
@@ -151,7 +152,7 @@ fn integer(object: &Map<String, Value>, key: &str, default: u64) -> Option<u64> 
     object.get(key).map_or(Some(default), Value::as_u64)
 }
 
-fn is_date(text: &str) -> bool {
+pub(crate) fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     let number =
         |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<u32>().ok());

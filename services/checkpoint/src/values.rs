@@ -23,9 +23,20 @@ struct Piece<'a> {
     bytes: &'a [u8],
 }
 
-/// One finding for each tensor that is read and holds a value that is not finite, in the order of the files.
+/// One finding for each tensor that is read and holds a value that is not finite, in the order of the files; an adapter comes last. If
+/// all are finite, one for each weight that is not finite with the adapter merged.
 pub(crate) fn not_finite(opened: &Opened) -> Vec<Finding> {
-    let tensors = tensors(opened);
+    let found = first_of_each(&tensors(opened));
+    if let (true, Some(adapter)) = (found.is_empty(), &opened.adapter) {
+        let base = |name| opened.layout.view(&opened.shards, name);
+        let merged = |name| adapter.merged(&base(name)?)?.err();
+        return adapter.names().filter_map(merged).collect();
+    }
+    found
+}
+
+/// A finding for each tensor, with its file, that holds a value that is not finite.
+fn first_of_each(tensors: &[(&str, TensorView<'_>)]) -> Vec<Finding> {
     let mut pieces = Vec::new();
     for (tensor, (_, view)) in tensors.iter().enumerate() {
         let parts = view.bytes.chunks(PIECE * view.dtype.size()).enumerate();
@@ -73,7 +84,11 @@ pub(crate) fn not_finite(opened: &Opened) -> Vec<Finding> {
 /// Every tensor that is read, with its file.
 fn tensors(opened: &Opened) -> Vec<(&str, TensorView<'_>)> {
     let Opened {
-        shards, layout, side, ..
+        shards,
+        layout,
+        side,
+        adapter,
+        ..
     } = opened;
     let mut places: Vec<_> = layout.places.values().collect();
     places.sort_by(|a, b| (a.shard, &a.name).cmp(&(b.shard, &b.name)));
@@ -84,5 +99,8 @@ fn tensors(opened: &Opened) -> Vec<(&str, TensorView<'_>)> {
     let of_side = side
         .iter()
         .flat_map(|side| side.tensors().into_iter().map(|view| (side.name, view)));
-    of_backbone.chain(of_side).collect()
+    let of_adapter = adapter
+        .iter()
+        .flat_map(|adapter| adapter.views().map(|view| (adapter.file(), view)));
+    of_backbone.chain(of_side).chain(of_adapter).collect()
 }

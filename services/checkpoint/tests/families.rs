@@ -12,8 +12,6 @@ fn other_families_are_recognised_and_refused_by_name() {
     for (file, family) in [
         ("joint_head_config.json", "clef"),
         ("joint_head.safetensors", "clef"),
-        ("decider_config.json", "decider"),
-        ("adapter_config.json", "cua-s1"),
     ] {
         let mut folder = Folder::startlux("");
         folder.decision = Value::Null;
@@ -51,8 +49,7 @@ fn files_of_several_families_are_ambiguous() {
     let mut folder = Folder::startlux("");
     folder.files.insert("decider_config.json", b"{}".to_vec());
     let found = folder.refused();
-    let ambiguous =
-        |problem: &Problem| matches!(problem, Problem::AmbiguousFamily(f) if f == &["decider", "startlux"]);
+    let ambiguous = |problem: &Problem| matches!(problem, Problem::AmbiguousFamily(f) if f == &["decider_2b", "startlux"]);
     assert!(
         found
             .iter()

@@ -17,7 +17,7 @@ use tokio::process::Command;
 
 use crate::{
     BINARY,
-    folder::{Folder, text_config},
+    folder::{Folder, Tensor, safetensors, text_config},
 };
 
 /// Writes a StartLux model of some 400 MB in BF16, with as many NaNs at its very end as told.
@@ -78,11 +78,54 @@ fn write_weights(path: &Path, tensors: &[(String, Vec<usize>)], nans: usize) {
     (0..nans).for_each(|_| file.write_all(&[0xC0, 0x7F]).unwrap());
 }
 
+/// Makes a model of another family of it, with an adapter on every linear layer of the MLPs.
+fn adapt(dir: &Path) {
+    fs::remove_file(dir.join("decision_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let mut tensors = std::collections::BTreeMap::new();
+    for (name, shape) in backbone_tensors(&ModelConfig::from_json(&config).unwrap()) {
+        let Some(module) = name.strip_suffix(".weight").filter(|name| name.contains(".mlp.")) else {
+            continue;
+        };
+        for (side, shape) in [("A", vec![16, shape[1]]), ("B", vec![shape[0], 16])] {
+            let values = (0..shape.iter().product()).map(|i: usize| 0.01 * (0.71 * i as f32).sin());
+            let tensor = Tensor {
+                dtype: "F32",
+                values: values.collect(),
+                shape,
+            };
+            tensors.insert(format!("base_model.model.{module}.lora_{side}.weight"), tensor);
+        }
+    }
+    let adapter = json!({
+        "peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3.5-4B", "r": 16, "lora_alpha": 32,
+        "target_modules": ["gate_proj", "up_proj", "down_proj"]
+    });
+    fs::create_dir(dir.join("text")).unwrap();
+    fs::write(dir.join("text/adapter_config.json"), adapter.to_string()).unwrap();
+    fs::write(
+        dir.join("text/adapter_model.safetensors"),
+        safetensors(tensors.iter()),
+    )
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn loading_takes_at_most_a_quarter_more_memory_than_the_weights() {
     let dir = large(0);
-    let path = dir.path().display().to_string();
-    let file = fs::metadata(dir.path().join("model.safetensors")).unwrap().len();
+    cost(dir.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn merging_an_adapter_while_loading_takes_no_more_memory_than_that() {
+    let dir = large(0);
+    adapt(dir.path());
+    cost(dir.path()).await;
+}
+
+async fn cost(dir: &Path) {
+    let path = dir.display().to_string();
+    let file = fs::metadata(dir.join("model.safetensors")).unwrap().len();
     for (dtype, factor) in [("f32", 2.0), ("bf16", 1.0)] {
         let once = ["--warm-ups", "0", "--passes", "1", "--threads", "2"];
         let arguments = [

@@ -142,7 +142,9 @@ impl Folder {
     pub(crate) fn write_to(&self, dir: &Path) {
         fs::write(dir.join("config.json"), serde_json::to_vec(&self.config).unwrap()).unwrap();
         for (name, bytes) in &self.files {
-            fs::write(dir.join(name), bytes).unwrap();
+            let path = dir.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
         }
         if self.shards == 1 {
             return fs::write(dir.join("model.safetensors"), safetensors(self.tensors.iter())).unwrap();
@@ -169,7 +171,7 @@ pub(crate) fn shard_name(shard: usize, shards: usize) -> String {
     format!("model-{:05}-of-{shards:05}.safetensors", shard + 1)
 }
 
-fn safetensors<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<u8> {
+pub(crate) fn safetensors<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>) -> Vec<u8> {
     let mut header = Map::new();
     let mut data = Vec::new();
     for (name, tensor) in tensors {

@@ -53,7 +53,7 @@ fn rows(folder: &Folder, projection: Projection) -> Vec<Vec<f32>> {
     output.sequences[0].iter().map(|row| row.values.clone()).collect()
 }
 
-fn logits(folder: &Folder) -> Vec<Vec<f32>> {
+pub(crate) fn logits(folder: &Folder) -> Vec<Vec<f32>> {
     rows(folder, Projection::OutputEmbedding((0..97).collect()))
 }
 

@@ -25,6 +25,8 @@
 //! Traps: the order of options differs between families (yes or no first; sorted or not), so does the JSON
 //! [dialect](crate::json::Dialect), the text that stands for a missing value, and the definition of confidence.
 
+pub mod cua_s1;
+pub mod decider_2b;
 pub mod intern;
 pub mod open_jev;
 pub mod pplx;
@@ -34,6 +36,7 @@ pub mod startlux;
 mod codes;
 mod each;
 mod encoded;
+mod index_annotation;
 mod keys;
 mod passes;
 mod truncate;
@@ -52,6 +55,8 @@ pub const FAMILIES: &[&str] = &[
     pplx::V1,
     pplx::V1_1,
     sequence_classification::ID,
+    cua_s1::ID,
+    decider_2b::ID,
 ];
 
 /// The family `id` without a model: what its publisher documents for all sizes, and temperature 1. It renders the same
@@ -65,6 +70,8 @@ pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
         sequence_classification::ID => Ok(Arc::new(
             sequence_classification::SequenceClassification::without_model(),
         )),
+        cua_s1::ID => Ok(Arc::new(cua_s1::CuaS1)),
+        decider_2b::ID => Ok(Arc::new(decider_2b::Decider2b::without_model())),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }
@@ -79,6 +86,8 @@ pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> 
         sequence_classification::ID => Ok(Arc::new(sequence_classification::SequenceClassification::new(
             config,
         )?)),
+        cua_s1::ID => Ok(Arc::new(cua_s1::CuaS1::new(config)?)),
+        decider_2b::ID => Ok(Arc::new(decider_2b::Decider2b::new(config)?)),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }

@@ -52,6 +52,13 @@ pub fn parse_body(bytes: &[u8], rules: &Rules) -> Result<SystemOneRequest, Reque
         }
     };
     check_extras(&body, &mut found);
+    if let Some(field) = rules.not_true(&body) {
+        found.push(Violation::new(
+            [field.into()],
+            "UNSUPPORTED_VALUE",
+            "only true is supported",
+        ));
+    }
     let truncate_state = match body.remove("x_truncate_state") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(allowed)) => allowed,

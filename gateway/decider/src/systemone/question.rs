@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Rules;
+use super::{LevelKeys, Rules};
 use crate::json::python_number;
 use crate::{ChoiceOption, Content, Criteria, PathSegment, Question, Violation, python};
 
@@ -40,12 +40,15 @@ pub(super) fn parse(index: usize, id: String, value: Value, rules: &Rules) -> Re
         Some(Value::String(kind)) => kind,
         Some(_) => return Err(at.field("type", "WRONG_TYPE", "type must be a string")),
     };
+    if let Some(field) = rules.not_true(&fields) {
+        return Err(at.field(field, "UNSUPPORTED_VALUE", "only true is supported"));
+    }
     // A field that is there counts, even as null: the other name is looked at only when it is not.
     let instructions = either(&mut fields, "instructions", "question").map(Content::from);
     let criteria = either(&mut fields, "criteria", "options");
     let criteria = match kind.as_str() {
         "choice" => choice(&at, criteria, rules)?,
-        "score" => score(&at, criteria)?,
+        "score" => score(&at, criteria, rules)?,
         "noul" | "bool" => noul(&at, criteria, rules)?,
         _ => return Err(at.field("type", "UNSUPPORTED_TYPE", "type must be choice, score or noul")),
     };
@@ -75,6 +78,9 @@ fn choice(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, V
                 })
                 .collect(),
         )),
+        Some(Value::Array(_)) if rules.listed_options.is_empty() => {
+            Err(at.criteria("WRONG_TYPE", "criteria of a choice must be an object"))
+        }
         Some(Value::Array(items)) => {
             let mut options: Vec<ChoiceOption> = Vec::with_capacity(items.len());
             let mut seen = std::collections::HashSet::new();
@@ -120,10 +126,21 @@ fn listed_name(at: &At, index: usize, item: Value) -> Result<String, Violation> 
     }
 }
 
-fn score(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
+fn score(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, Violation> {
     match criteria {
         Some(Value::Array(levels)) => Ok(Criteria::Score(levels.into_iter().map(Content::from).collect())),
-        Some(Value::Object(map)) => sorted_levels(at, map).map(Criteria::Score),
+        Some(Value::Object(map)) if rules.level_keys == LevelKeys::Counted => {
+            let wrong = (0..)
+                .zip(map.keys())
+                .find(|(level, key)| level.to_string() != **key);
+            if let Some((index, _)) = wrong {
+                let message = "the keys of levels must be 0, 1, 2 and so on, in order";
+                return Err(at.criterion(index, "INVALID_LEVEL_KEY", message));
+            }
+            let levels = map.into_iter().map(|(_, level)| Content::from(level));
+            Ok(Criteria::Score(levels.collect()))
+        }
+        Some(Value::Object(map)) => sorted_levels(at, map, rules).map(Criteria::Score),
         None | Some(Value::Null) => Err(at.criteria("MISSING", "criteria are required for a score question")),
         Some(_) => Err(at.criteria(
             "WRONG_TYPE",
@@ -132,8 +149,8 @@ fn score(at: &At, criteria: Option<Value>) -> Result<Criteria, Violation> {
     }
 }
 
-/// Levels in the numeric order of their keys, if every key is a number; otherwise as given.
-fn sorted_levels(at: &At, map: Map<String, Value>) -> Result<Vec<Content>, Violation> {
+/// Levels in the numeric order of their keys, if every key is a number; otherwise as given, where that is allowed.
+fn sorted_levels(at: &At, map: Map<String, Value>, rules: &Rules) -> Result<Vec<Content>, Violation> {
     let mut keys = Vec::with_capacity(map.len());
     for (index, key) in map.keys().enumerate() {
         if python::has_other_digits(key) {
@@ -143,7 +160,11 @@ fn sorted_levels(at: &At, map: Map<String, Value>) -> Result<Vec<Content>, Viola
                 "digits of a level's key must be 0 to 9",
             ));
         }
-        keys.push(python::float(key));
+        let number = python::float(key);
+        if number.is_none() && rules.level_keys == LevelKeys::Sorted {
+            return Err(at.criterion(index, "INVALID_LEVEL_KEY", "a level's key must be a number"));
+        }
+        keys.push(number);
     }
     let mut levels: Vec<Content> = map.into_iter().map(|(_, value)| Content::from(value)).collect();
     let Some(keys) = keys.into_iter().collect::<Option<Vec<f64>>>() else {
@@ -180,10 +201,19 @@ fn noul(at: &At, criteria: Option<Value>, rules: &Rules) -> Result<Criteria, Vio
             "criteria of a noul have the keys true and false only",
         ));
     }
-    let mut side = |key| sides.remove(key).map(Content::from);
+    let mut side = |names: [&str; 3]| {
+        let [name, ..] = names;
+        let key = if rules.noul_words {
+            let is_one = |key: &&String| names.contains(&key.to_lowercase().as_str());
+            sides.keys().find(is_one).cloned()
+        } else {
+            Some(name.to_owned())
+        };
+        key.and_then(|key| sides.shift_remove(&key)).map(Content::from)
+    };
     Ok(Criteria::Noul {
-        when_true: side("true"),
-        when_false: side("false"),
+        when_true: side(["true", "yes", "1"]),
+        when_false: side(["false", "no", "0"]),
     })
 }
 
@@ -202,6 +232,59 @@ mod tests {
                 ..Rules::default()
             },
         )
+    }
+
+    #[test]
+    fn other_words_for_the_sides_and_counted_levels_where_a_family_has_them() {
+        let rules = Rules {
+            level_keys: LevelKeys::Counted,
+            noul_words: true,
+            ..Rules::default()
+        };
+        let with = |text: &str| parse(0, "q".into(), serde_json::from_str(text).unwrap(), &rules);
+        let sides = |text: &str| match with(text).unwrap().criteria {
+            Criteria::Noul {
+                when_true,
+                when_false,
+            } => [when_true, when_false].map(|side| side.map(|side| side.to_value())),
+            _ => panic!(),
+        };
+        let json = |text: &str| Some(Value::from(text));
+        assert_eq!(
+            sides(r#"{"type":"noul","criteria":{"No":"n","YES":"y","true":"late","0":"late"}}"#),
+            [json("y"), json("n")]
+        );
+        assert_eq!(
+            sides(r#"{"type":"noul","criteria":{"1":null,"other":"x"}}"#),
+            [Some(Value::Null), None]
+        );
+        let levels = with(r#"{"type":"score","criteria":{"0":"a","1":"b"}}"#).unwrap();
+        assert!(matches!(levels.criteria, Criteria::Score(levels) if levels.len() == 2));
+        for wrong in [
+            r#"{"1":"a","0":"b"}"#,
+            r#"{"0":"a","2":"b"}"#,
+            r#"{"0.0":"a","1":"b"}"#,
+        ] {
+            let error = with(&format!(r#"{{"type":"score","criteria":{wrong}}}"#)).unwrap_err();
+            assert_eq!(error.reason, "INVALID_LEVEL_KEY");
+        }
+        let sorted = Rules {
+            level_keys: LevelKeys::Sorted,
+            ..Rules::default()
+        };
+        let with = |text: &str| parse(0, "q".into(), serde_json::from_str(text).unwrap(), &sorted);
+        let error = with(r#"{"type":"score","criteria":{"1":"a","low":"b"}}"#).unwrap_err();
+        assert_eq!(
+            (error.reason, error.field().as_str()),
+            ("INVALID_LEVEL_KEY", "questions[0].criteria[1]")
+        );
+        let levels = with(r#"{"type":"score","criteria":{"2":"b","-1":"a"}}"#)
+            .unwrap()
+            .criteria;
+        assert_eq!(
+            levels,
+            Criteria::Score(vec![Content::Text("a".into()), Content::Text("b".into())])
+        );
     }
 
     fn names(text: &str) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Where tensors come from.
 
-use deltagate_checkpoint::{Checkpoint, ModelConfig};
+use deltagate_checkpoint::{Checkpoint, ModelConfig, Weights};
 use deltagate_kernels_weights::TensorView;
 
 /// A model whose tensors can be read by unprefixed name, such as `layers.3.self_attn.q_proj.weight`.
@@ -13,6 +13,15 @@ pub trait TensorSource {
     /// # Errors
     /// If there is none of that name.
     fn tensor(&self, name: &str) -> Result<TensorView<'_>, String>;
+
+    /// A linear layer's tensor as it is to be put on the device, which may be another than that of the file: a sum that is made when it
+    /// is asked for and freed afterwards. Dtype and shape are those of [`Self::tensor`].
+    ///
+    /// # Errors
+    /// If there is none of that name, or it cannot be made.
+    fn weights(&self, name: &str) -> Result<Weights<'_>, String> {
+        self.tensor(name).map(Weights::from)
+    }
 
     /// The output embedding `[vocab_size, hidden_size]`, if the model has one. The view of a tied one is that of
     /// `embed_tokens.weight`: the same bytes.
@@ -37,6 +46,10 @@ impl TensorSource for Checkpoint {
 
     fn tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
         Self::tensor(self, name).map_err(|error| error.to_string())
+    }
+
+    fn weights(&self, name: &str) -> Result<Weights<'_>, String> {
+        Self::weights(self, name).map_err(|error| error.to_string())
     }
 
     fn output_embedding(&self) -> Result<Option<TensorView<'_>>, String> {

@@ -1,6 +1,6 @@
 //! Weights on the device, fused while they load.
 
-use deltagate_checkpoint::{LayerKind, ModelConfig};
+use deltagate_checkpoint::{LayerKind, ModelConfig, Weights};
 use deltagate_kernels_api::Space;
 use deltagate_kernels_weights::TensorView;
 
@@ -185,10 +185,12 @@ impl<'a, D: Device> Reader<'a, D> {
     }
 
     fn matrix(&mut self, names: &[String], inputs: usize) -> Result<Matrix<D>, EngineError> {
-        let views = names
+        let source = self.source;
+        let parts = names
             .iter()
-            .map(|name| self.view(name))
+            .map(|name| source.weights(name).map_err(|reason| failed(name, reason)))
             .collect::<Result<Vec<_>, _>>()?;
+        let views: Vec<TensorView<'_>> = parts.iter().map(Weights::view).collect();
         let first = names.first().map_or("", String::as_str);
         let matrix = self
             .device

@@ -1,8 +1,9 @@
 //! Intern-Decision, 0.8B to 4B: all questions of a request in one prompt that ends with a JSON skeleton; each answer is
 //! read from the logits of the option symbols at the token before the question's marker.
 //!
-//! Where it differs from the publisher's own program: confidence is TypeSafe's, as in every family; no output token is
-//! counted, because none is generated; a null that the HTTP body leaves out is an absent value.
+//! Where it differs from the publisher's own program: `confidence` is TypeSafe's, as in every family, and the family's own, the
+//! largest probability, stands beside it; no output token is counted, because none is generated; levels with other keys than
+//! 0, 1, 2, … are refused, because they would be other labels in the prompt.
 //! As there, and unlike the other families, equal probabilities go to the smallest option name, by code points.
 
 pub mod answer;
@@ -16,9 +17,10 @@ use serde_json::{Map, Value, json};
 
 use self::config::Config;
 use self::decider::{Encoded, InternDecider};
-use crate::systemone::Rules;
+use crate::systemone::{LevelKeys, Rules};
 use crate::{
-    Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Limits,
+    Answer, Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError,
+    Limits, Served,
 };
 
 /// Its id.
@@ -32,6 +34,8 @@ pub fn limits() -> Limits {
     Limits {
         max_questions: 16,
         max_options: prompt::SYMBOLS.len(),
+        min_levels: 1,
+        max_levels: prompt::SYMBOLS.len(),
         ..Limits::default()
     }
 }
@@ -80,7 +84,9 @@ impl Family for Intern {
     fn systemone_rules(&self) -> Rules {
         Rules {
             limits: limits(),
-            listed_options: 1..=prompt::SYMBOLS.len(),
+            listed_options: Rules::NO_LISTS,
+            level_keys: LevelKeys::Counted,
+            noul_words: true,
             ..Rules::default()
         }
     }
@@ -120,5 +126,34 @@ impl Family for Intern {
             read: read.into_iter().map(|at| at as usize).collect(),
             spans,
         }])
+    }
+
+    /// The contract with the family's own confidence and the probabilities of every answer, a description for each level, as
+    /// many output tokens as there are questions, and `calibration`.
+    fn own_response(&self, served: &Served<'_>) -> Value {
+        let mut body = served.contract();
+        let questions = &served.request.questions;
+        for (question, (id, answer)) in questions.iter().zip(&served.answers.answers) {
+            let own = &mut body["answers"][id.as_str()];
+            match answer {
+                Answer::Choice { own_confidence, .. } => own["confidence"] = json!(own_confidence),
+                Answer::Score { own_confidence, .. } => {
+                    own["confidence"] = json!(own_confidence);
+                    let legend = prompt::options(question).into_iter();
+                    own["legend"] = legend
+                        .map(|(level, text)| (level, text.into()))
+                        .collect::<Map<_, Value>>()
+                        .into();
+                }
+                Answer::Noul { noul } => {
+                    own["probabilities"] = json!({"no": 1.0 - noul, "yes": noul});
+                    own["confidence"] = json!(noul.max(1.0 - noul));
+                }
+            }
+        }
+        body["usage"]["output_tokens"] = questions.len().into();
+        body["calibration"] =
+            json!({"method": "temperature-scaling", "temperature": self.config.temperature});
+        body
     }
 }

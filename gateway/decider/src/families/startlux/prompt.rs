@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::chat::chat;
+use crate::families::index_annotation::annotate;
 use crate::json::Dialect;
 use crate::python::{is_whitespace, strip};
 use crate::{ChoiceOption, Content, Criteria, Question, Violation};
@@ -16,8 +17,6 @@ pub const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const SYSTEM: &str =
     "Apply the criterion to the evidence. Choose exactly one listed option. Answer with its letter only.";
 const NOUL_INSTRUCTIONS: &str = "Which answer fits the evidence?";
-/// Arrays of the state that are at least this long show the index of each element.
-const ANNOTATED_LENGTH: usize = 8;
 
 /// A question, reduced to what a prompt shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,36 +175,6 @@ fn is_empty(value: &Value) -> bool {
         Value::Object(map) => map.is_empty(),
         _ => false,
     }
-}
-
-/// Writes the index of each element into the long arrays of a state. An element's own `_index` wins, in first place.
-fn annotate(value: &Value) -> Value {
-    match value {
-        Value::Array(items) if items.len() >= ANNOTATED_LENGTH => items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| with_index(index, annotate(item)))
-            .collect(),
-        Value::Array(items) => items.iter().map(annotate).collect(),
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| (key.clone(), annotate(value)))
-            .collect(),
-        other => other.clone(),
-    }
-}
-
-fn with_index(index: usize, item: Value) -> Value {
-    let mut element = Map::new();
-    element.insert("_index".to_owned(), index.into());
-    match item {
-        // Inserting `_index` again replaces the value and keeps the position.
-        Value::Object(fields) => element.extend(fields),
-        other => {
-            element.insert("value".to_owned(), other);
-        }
-    }
-    Value::Object(element)
 }
 
 /// Lower case, with runs of white space, `_` and `-` as one space.
