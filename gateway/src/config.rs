@@ -22,9 +22,11 @@ pub struct GatewayConfig {
     pub capability: String,
     /// URI of the policy service.
     pub policy: String,
-    /// Model (or alias) for requests that name none. Unset: the only one served, and an error when there are several.
+    /// Model (or alias) for requests that name none. Unset: the only one served, and an error that names them when there
+    /// are several.
     pub default_model: Option<String>,
-    /// Other names of models: alias to served name.
+    /// Other names of models: alias to served name. One step, no alias of an alias. An alias wins over a model of its
+    /// name, and one whose model is away is UNAVAILABLE, not unknown.
     pub aliases: BTreeMap<String, String>,
     /// Longest that one request may take; a caller's shorter deadline wins.
     #[serde(with = "humantime_serde")]
@@ -92,6 +94,27 @@ impl GatewayConfig {
             return Err(InvalidConfig {
                 key,
                 reason: "must not be zero",
+            });
+        }
+        if self
+            .aliases
+            .iter()
+            .any(|(alias, name)| alias.is_empty() || name.is_empty())
+        {
+            return Err(InvalidConfig {
+                key: "aliases",
+                reason: "must not hold empty names",
+            });
+        }
+        if let Some(name) = self
+            .aliases
+            .values()
+            .find(|name| self.aliases.contains_key(*name))
+            && self.aliases.get(name) != Some(name)
+        {
+            return Err(InvalidConfig {
+                key: "aliases",
+                reason: "must name models, not other aliases",
             });
         }
         if self.follow.ping_interval >= self.follow.stale_after {
@@ -240,6 +263,16 @@ mod tests {
         };
         assert_eq!(refused(|c| c.limits.max_concurrent = 0), "limits.max_concurrent");
         assert_eq!(refused(|c| c.request_timeout = Duration::ZERO), "request_timeout");
+        let name = |alias: &str, name: &str| (alias.to_owned(), name.to_owned());
+        let aliases = |pairs: &[(&str, &str)]| {
+            let mut config = GatewayConfig::default();
+            config.aliases = pairs.iter().map(|(a, n)| name(a, n)).collect();
+            config.validate().map_err(|error| error.key)
+        };
+        assert_eq!(aliases(&[("latest", "mini"), ("stable", "mini")]), Ok(()));
+        for bad in [&[("", "mini")][..], &[("latest", "")], &[("a", "b"), ("b", "c")]] {
+            assert_eq!(aliases(bad), Err("aliases"), "{bad:?}");
+        }
         assert_eq!(
             refused(|c| c.follow.ping_interval = Duration::from_secs(2)),
             "follow.ping_interval"
