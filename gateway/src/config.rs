@@ -265,8 +265,10 @@ mod tests {
         assert_eq!(refused(|c| c.request_timeout = Duration::ZERO), "request_timeout");
         let name = |alias: &str, name: &str| (alias.to_owned(), name.to_owned());
         let aliases = |pairs: &[(&str, &str)]| {
-            let mut config = GatewayConfig::default();
-            config.aliases = pairs.iter().map(|(a, n)| name(a, n)).collect();
+            let config = GatewayConfig {
+                aliases: pairs.iter().map(|(a, n)| name(a, n)).collect(),
+                ..GatewayConfig::default()
+            };
             config.validate().map_err(|error| error.key)
         };
         assert_eq!(aliases(&[("latest", "mini"), ("stable", "mini")]), Ok(()));
