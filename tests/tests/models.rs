@@ -317,15 +317,15 @@ impl Pair {
         waited.await.unwrap().1
     }
 
-    fn traffic(&self) -> Traffic {
-        Traffic::start(self.cluster.ports.gateway, 8, Duration::ZERO, &ticket()).unwrap()
+    fn traffic(&self, request: &ClassifyRequest) -> Traffic {
+        Traffic::start(self.cluster.ports.gateway, 8, Duration::ZERO, request).unwrap()
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_executors_of_one_model_share_the_load_of_eight_callers() {
     let pair = Pair::start().await;
-    let traffic = pair.traffic();
+    let traffic = pair.traffic(&small("Charged twice."));
     more(&traffic, 200).await;
     let samples = traffic.end().await.unwrap();
     let shares = shares(&samples);
@@ -345,8 +345,11 @@ async fn two_executors_of_one_model_share_the_load_of_eight_callers() {
 async fn an_executor_that_hangs_or_dies_costs_its_replica_nothing_and_no_caller_an_answer() {
     let mut pair = Pair::start().await;
 
+    // So short that eight of them on one executor are far from a second, on a busy machine, too.
+    let short = small("Charged twice.");
+
     // One hangs. Whoever waits for it is answered by the other, and nobody else waits at all.
-    let traffic = pair.traffic();
+    let traffic = pair.traffic(&short);
     more(&traffic, 40).await;
     pair.second.signal("STOP").await.unwrap();
     let stopped = Instant::now();
@@ -380,7 +383,7 @@ async fn an_executor_that_hangs_or_dies_costs_its_replica_nothing_and_no_caller_
     assert_eq!(used.len(), 2, "the one that hung is not used again");
 
     // One dies. No request fails.
-    let traffic = pair.traffic();
+    let traffic = pair.traffic(&short);
     more(&traffic, 40).await;
     pair.second.kill().await.unwrap();
     let killed = Instant::now();
@@ -409,7 +412,7 @@ async fn an_executor_that_hangs_or_dies_costs_its_replica_nothing_and_no_caller_
     let joined = pair.both().await;
     println!("back in use {joined:?} after it was ready");
     assert!(joined <= BOUND, "{joined:?}");
-    let traffic = pair.traffic();
+    let traffic = pair.traffic(&short);
     more(&traffic, 60).await;
     let shares = shares(&traffic.end().await.unwrap());
     assert!(shares.contains_key(&pair.second_fingerprint), "{shares:?}");
