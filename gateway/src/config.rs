@@ -22,9 +22,11 @@ pub struct GatewayConfig {
     pub capability: String,
     /// URI of the policy service.
     pub policy: String,
-    /// Model (or alias) for requests that name none. Unset: the only one served, and an error when there are several.
+    /// Model (or alias) for requests that name none. Unset: the only one served, and an error that names them when there
+    /// are several.
     pub default_model: Option<String>,
-    /// Other names of models: alias to served name.
+    /// Other names of models: alias to served name. One step, no alias of an alias. An alias wins over a model of its
+    /// name, and one whose model is away is UNAVAILABLE, not unknown.
     pub aliases: BTreeMap<String, String>,
     /// Served names of models whose HTTP answers are those of the family's own server, with its rounding, its measure of
     /// confidence and its extra fields; all others answer alike, whatever their family.
@@ -96,6 +98,27 @@ impl GatewayConfig {
             return Err(InvalidConfig {
                 key,
                 reason: "must not be zero",
+            });
+        }
+        if self
+            .aliases
+            .iter()
+            .any(|(alias, name)| alias.is_empty() || name.is_empty())
+        {
+            return Err(InvalidConfig {
+                key: "aliases",
+                reason: "must not hold empty names",
+            });
+        }
+        if let Some(name) = self
+            .aliases
+            .values()
+            .find(|name| self.aliases.contains_key(*name))
+            && self.aliases.get(name) != Some(name)
+        {
+            return Err(InvalidConfig {
+                key: "aliases",
+                reason: "must name models, not other aliases",
             });
         }
         if self.follow.ping_interval >= self.follow.stale_after {
@@ -244,6 +267,18 @@ mod tests {
         };
         assert_eq!(refused(|c| c.limits.max_concurrent = 0), "limits.max_concurrent");
         assert_eq!(refused(|c| c.request_timeout = Duration::ZERO), "request_timeout");
+        let name = |alias: &str, name: &str| (alias.to_owned(), name.to_owned());
+        let aliases = |pairs: &[(&str, &str)]| {
+            let config = GatewayConfig {
+                aliases: pairs.iter().map(|(a, n)| name(a, n)).collect(),
+                ..GatewayConfig::default()
+            };
+            config.validate().map_err(|error| error.key)
+        };
+        assert_eq!(aliases(&[("latest", "mini"), ("stable", "mini")]), Ok(()));
+        for bad in [&[("", "mini")][..], &[("latest", "")], &[("a", "b"), ("b", "c")]] {
+            assert_eq!(aliases(bad), Err("aliases"), "{bad:?}");
+        }
         assert_eq!(
             refused(|c| c.follow.ping_interval = Duration::from_secs(2)),
             "follow.ping_interval"

@@ -128,6 +128,17 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts one more executor, with these settings of its own, which at least say where it listens. It is the
+    /// caller's to keep; its log is `label`'s.
+    pub fn one_more_executor(&self, label: &str, settings: &[(&str, &str)]) -> anyhow::Result<Process> {
+        let mut arguments = vec!["executor".to_owned()];
+        arguments.extend(self.flags.iter().cloned());
+        for (key, value) in settings {
+            arguments.extend(["--set".to_owned(), format!("executor.{key}={value}")]);
+        }
+        Process::start(&self.binary, &arguments, &self.path(&format!("{label}.log")))
+    }
+
     /// Starts every service as a process of its own, under the policy bundle `cpu`.
     pub fn start_all(&mut self) -> anyhow::Result<()> {
         self.set("policy.bundle", "cpu");

@@ -8,5 +8,6 @@ pub mod otlp;
 pub mod ports;
 pub mod process;
 pub mod requests;
+pub mod tools;
 pub mod traffic;
 pub mod tree;

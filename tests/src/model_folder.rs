@@ -162,3 +162,18 @@ pub fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Writes another StartLux model: the embedded one with other temperatures, so that its digest and its probabilities are
+/// its own.
+pub fn write_other(dir: &Path) -> anyhow::Result<()> {
+    copy(&root().join("deploy/models/deltagate-mini"), dir)?;
+    let file = dir.join("decision_config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    for (_, temperature) in config["temperature_by_type"]
+        .as_object_mut()
+        .context("no temperatures")?
+    {
+        *temperature = json!(4.0);
+    }
+    Ok(fs::write(&file, serde_json::to_vec_pretty(&config)?)?)
+}

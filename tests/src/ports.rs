@@ -18,12 +18,12 @@ pub struct Ports {
     pub capability: u16,
     /// The policy service.
     pub policy: u16,
-    /// The executor.
+    /// The executor. The three ports after it are free, too.
     pub executor: u16,
 }
 
-/// Ports of one cluster.
-const BLOCK: u32 = 5;
+/// Ports of one cluster: its services, and three for executors that `up` starts beside the first.
+const BLOCK: u32 = 8;
 /// The first port that is handed out.
 const FIRST: u32 = 10_240;
 /// Blocks below 32768, where the ephemeral ports begin: an outgoing connection of anybody must not take the port of
@@ -45,7 +45,7 @@ impl Ports {
                 .iter()
                 .map(|p| TcpListener::bind(("127.0.0.1", *p)))
                 .collect();
-            if let (true, &[gateway, http, capability, policy, executor]) = (free.is_ok(), &ports[..]) {
+            if let (true, &[gateway, http, capability, policy, executor, ..]) = (free.is_ok(), &ports[..]) {
                 return Ok(Self {
                     gateway,
                     http,
@@ -55,7 +55,7 @@ impl Ports {
                 });
             }
         }
-        bail!("no five free ports in a row")
+        bail!("no eight free ports in a row")
     }
 
     /// The `--set` flags that put every service there.

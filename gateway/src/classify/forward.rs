@@ -33,7 +33,7 @@ pub(super) enum Failure {
     Final(Box<Refusal>),
     /// The binding or the permit is not valid (any more): a fresh permit may do.
     FreshPermit(Box<ServiceError>),
-    /// This executor is away or leaving: another one may do.
+    /// This executor is away, leaving or full: another one may do.
     OtherExecutor(&'static str, Box<ServiceError>),
 }
 
@@ -189,6 +189,11 @@ impl Rounds<'_> {
             "DRAINING" => {
                 let leaving = ServiceError::unavailable("DRAINING", error.message).retry_after(retry_after);
                 Failure::OtherExecutor("DRAINING", Box::new(leaving))
+            }
+            // Nothing was begun: a replica may have room.
+            "QUEUE_FULL" if error.code == Code::ResourceExhausted => {
+                error.retry_after.get_or_insert(retry_after);
+                Failure::OtherExecutor("QUEUE_FULL", Box::new(error))
             }
             _ => {
                 match error.code {

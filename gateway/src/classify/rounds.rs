@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     tokenizer::{BrakedTokenizer, RaiseOnDrop},
-    view::{Avoid, Lease, Model, Obstacle},
+    view::{Avoid, Lease, Model, Obstacle, Wanted},
 };
 
 /// Up to this much text is rendered and tokenised on the reactor: about 1 ms.
@@ -87,10 +87,10 @@ impl<'a> Rounds<'a> {
         let assessment = self.classifier.view.assess();
         let model = resolve(self.asked_model.as_deref(), &assessment, &self.classifier.config)?;
         drop(assessment);
-        let lease = self.acquire(&model, None).await?;
-        let request = Arc::new(self.decode(&lease.model).await?);
-        let family = Arc::clone(&lease.model.family);
-        let (answers, fingerprint) = self.answer(&model, &request).await?;
+        let loaded = self.model(Wanted::any(&model)).await?;
+        let request = Arc::new(self.decode(&loaded).await?);
+        let family = Arc::clone(&loaded.family);
+        let (answers, fingerprint) = self.answer(&model, loaded, &request).await?;
         self.timings.total = self.arrived.elapsed();
         Ok(Classified {
             request_id: self.request_id,
@@ -143,15 +143,21 @@ impl<'a> Rounds<'a> {
     async fn answer(
         &mut self,
         model: &str,
+        mut loaded: Arc<Model>,
         request: &Arc<DecisionRequest>,
     ) -> Result<(Answers, String), Refusal> {
+        let family = loaded.family.id();
         for _ in 0..MAX_BINDINGS {
             self.timings.forget_forward();
-            let lease = self.acquire(model, None).await?;
-            if let Some(answered) = self.answer_with(model, request, &lease.model).await? {
+            if let Some(answered) = self.answer_with(model, request, &loaded).await? {
                 return Ok(answered);
             }
             tracing::info!("the binding changed during a request, which starts anew");
+            loaded = self.model(Wanted::of(model, &loaded)).await?;
+            // The request was read by the rules of one family and is not answered by another.
+            if loaded.family.id() != family {
+                break;
+            }
         }
         let retry_after = self.classifier.config.limits.retry_after;
         Err(
@@ -159,6 +165,11 @@ impl<'a> Rounds<'a> {
                 .retry_after(retry_after)
                 .into(),
         )
+    }
+
+    /// The model of an executor that can be used now. None is held: what runs the request is chosen run by run.
+    async fn model(&mut self, wanted: Wanted<'_>) -> Result<Arc<Model>, Refusal> {
+        Ok(self.acquire(wanted).await?.model)
     }
 
     /// `None`: the binding changed after something had been computed with the former one.
@@ -171,6 +182,7 @@ impl<'a> Rounds<'a> {
         // The binding whose outputs were used so far.
         let mut pinned: Option<String> = None;
         let mut number = 0;
+        let wanted = Wanted::of(model, loaded);
         let (mut decider, mut step) = self.start(request, loaded).await?;
         self.ask_policy(model, request, &step)?;
         loop {
@@ -178,13 +190,19 @@ impl<'a> Rounds<'a> {
                 Step::Run(plan) => plan,
                 Step::Done(answers) => {
                     self.tell_accepted(0, 0);
-                    return self.done(answers, pinned, model).await.map(Some);
+                    return self.done(answers, pinned, wanted).await.map(Some);
                 }
             };
             self.check_size(&plan)?;
             let mut outputs = Vec::with_capacity(plan.sequences.len());
             while outputs.len() < plan.sequences.len() {
-                let lease = self.acquire(model, pinned.as_deref()).await?;
+                let fingerprint = pinned.as_deref();
+                let lease = self
+                    .acquire(Wanted {
+                        fingerprint,
+                        ..wanted
+                    })
+                    .await?;
                 let same = pinned.as_ref().is_none_or(|pinned| *pinned == lease.fingerprint);
                 if !same || lease.model.digest != loaded.digest {
                     return Ok(None);
@@ -215,11 +233,11 @@ impl<'a> Rounds<'a> {
         &mut self,
         answers: Answers,
         pinned: Option<String>,
-        model: &str,
+        wanted: Wanted<'_>,
     ) -> Result<(Answers, String), Refusal> {
         let fingerprint = match pinned {
             Some(fingerprint) => fingerprint,
-            None => self.acquire(model, None).await?.fingerprint,
+            None => self.acquire(wanted).await?.fingerprint,
         };
         Ok((answers, fingerprint))
     }
@@ -234,12 +252,12 @@ impl<'a> Rounds<'a> {
     }
 
     /// What the next run needs. Waits for a binding or permit that is being replaced.
-    async fn acquire(&mut self, model: &str, prefer: Option<&str>) -> Result<Lease, Refusal> {
+    async fn acquire(&mut self, wanted: Wanted<'_>) -> Result<Lease, Refusal> {
         let view = &self.classifier.view;
         let mut changes = view.changes();
         loop {
             changes.borrow_and_update();
-            let obstacle = match view.assess().lease_for(model, prefer, &self.avoid) {
+            let obstacle = match view.assess().lease_for(wanted, &self.avoid) {
                 Ok(lease) => return Ok(lease),
                 Err(obstacle) => obstacle,
             };

@@ -28,24 +28,34 @@ pub(super) async fn list(State(face): State<Face>) -> Response {
         .filter_map(|executor| executor.snapshot.model.as_ref())
         .map(|model| (model.name.as_str(), model))
         .collect();
-    let models: Vec<Value> = served
-        .values()
-        .map(|model| {
-            json!({"name": model.name, "description": describe(model), "release_date": release_date(model)})
+    let aliases = face.classifier.config().aliases.iter();
+    let aliases = aliases.filter_map(|(alias, name)| Some((alias.as_str(), *served.get(name.as_str())?)));
+    // An alias wins over a model of that name, as it does in a request.
+    let mut listed = served.clone();
+    listed.extend(aliases);
+    let models: Vec<Value> = listed
+        .iter()
+        .map(|(name, model)| {
+            json!({"name": name, "description": describe(name, model), "release_date": release_date(model)})
         })
         .collect();
-    let data: Vec<Value> = served
-        .values()
-        .map(|model| {
-            json!({"id": model.name, "object": "model", "created": created(release_date(model)), "owned_by": "deltagate"})
+    let data: Vec<Value> = listed
+        .iter()
+        .map(|(name, model)| {
+            json!({"id": name, "object": "model", "created": created(release_date(model)), "owned_by": "deltagate"})
         })
         .collect();
     Json(json!({"models": models, "object": "list", "data": data})).into_response()
 }
 
-fn describe(model: &ModelInfo) -> String {
+fn describe(name: &str, model: &ModelInfo) -> String {
+    let of = if name == model.name {
+        String::new()
+    } else {
+        format!("alias of {}: ", model.name)
+    };
     format!(
-        "{} decider, {} parameters, {}, up to {} tokens",
+        "{of}{} decider, {} parameters, {}, up to {} tokens",
         model.family, model.parameters, model.dtype, model.max_tokens
     )
 }

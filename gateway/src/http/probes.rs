@@ -1,6 +1,6 @@
 //! `/health` with reasons, `/livez`, `/readyz`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{
     Json,
@@ -12,6 +12,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::Face;
+use crate::view::{AssessedExecutor, Assessment, Obstacle};
 
 /// 200 only when a request would be answered; the reasons otherwise.
 pub(super) async fn health(State(face): State<Face>) -> Response {
@@ -31,6 +32,7 @@ pub(super) async fn health(State(face): State<Face>) -> Response {
         "device": shown.and_then(|snapshot| snapshot.device.as_ref()).map(|device| device.name.as_str()),
         "max_length": shown.and_then(|snapshot| snapshot.model.as_ref()).map(|model| model.max_tokens),
         "policy": judged.assessment.bundle.as_deref().map(|bundle| bundle.name()),
+        "models": models(&judged.assessment),
         "images": false,
         "reasons": judged.reasons,
     });
@@ -68,6 +70,38 @@ fn backend(snapshot: &CapabilitySnapshot) -> String {
         .filter(|binding| binding.state() == BindingState::Bound);
     let names: BTreeSet<&str> = bound.map(|binding| binding.backend.as_str()).collect();
     names.into_iter().collect::<Vec<_>>().join("+")
+}
+
+/// Every model that is served or was served lately, by name: how many executors it has, how many of them can be used,
+/// and what stands in the way of the others.
+fn models(assessment: &Assessment) -> Vec<Value> {
+    let mut models: BTreeMap<&str, Vec<&AssessedExecutor>> = BTreeMap::new();
+    for name in &assessment.missed {
+        models.entry(name).or_default();
+    }
+    for executor in assessment.executors.iter().filter(|e| !e.model_name().is_empty()) {
+        models.entry(executor.model_name()).or_default().push(executor);
+    }
+    let shown = models.into_iter().map(|(name, executors)| {
+        let ready: Vec<_> = executors.iter().filter(|e| e.verdict.is_ok()).collect();
+        let fingerprints: BTreeSet<&str> = ready.iter().map(|e| e.snapshot.fingerprint.as_str()).collect();
+        let mut reasons: Vec<String> = executors
+            .iter()
+            .filter_map(|e| e.verdict.as_ref().err())
+            .map(Obstacle::line)
+            .collect();
+        if executors.is_empty() {
+            reasons.push("NO_EXECUTOR: no executor serves this model now".to_owned());
+        }
+        json!({
+            "name": name,
+            "executors": executors.len(),
+            "ready": if assessment.mesh.is_empty() { ready.len() } else { 0 },
+            "fingerprints": fingerprints,
+            "reasons": reasons,
+        })
+    });
+    shown.collect()
 }
 
 /// Family to backend; null where none is bound.

@@ -1,17 +1,19 @@
 //! From what was heard to what may be used: unknown, stale, expired or unreachable means no.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use deltagate_proto::v1::{BindingState, CapabilitySnapshot, ExecutorPhase, SignedPermit};
 use tonic::transport::Channel;
 
 use super::{
+    balance,
     bundle::ActiveBundle,
     model::Model,
     obstacle::Obstacle,
@@ -27,6 +29,8 @@ pub struct Assessment {
     pub bundle: Option<Arc<ActiveBundle>>,
     /// Each executor of the capability view with a live lease. Empty when that view is stale.
     pub executors: Vec<AssessedExecutor>,
+    /// Names of models that were served a while ago and are not served by any of `executors`.
+    pub missed: BTreeSet<String>,
 }
 
 /// Judgement over one executor.
@@ -70,6 +74,13 @@ pub struct Lease {
     pub in_flight: Arc<AtomicUsize>,
 }
 
+impl Lease {
+    /// Calls of this gateway on the executor.
+    fn outstanding(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+}
+
 impl Assessment {
     /// Whether requests can be served.
     pub fn is_ready(&self) -> bool {
@@ -97,29 +108,22 @@ impl Assessment {
             .filter_map(|executor| executor.verdict.as_ref().ok())
     }
 
-    /// The least busy executor that serves this model, one with the binding `prefer` first; or what stands in the
+    /// An executor for the next run: of those that fit best, the less busy of two ([`balance`]); or what stands in the
     /// way, something that passes first.
-    pub fn lease_for(&self, model: &str, prefer: Option<&str>, avoid: &Avoid) -> Result<Lease, Obstacle> {
+    pub fn lease_for(&self, wanted: Wanted<'_>, avoid: &Avoid) -> Result<Lease, Obstacle> {
         if let Some(obstacle) = self.mesh.first() {
             return Err(obstacle.clone());
         }
-        let mut best: Option<&Lease> = None;
+        let mut usable: Vec<&Lease> = Vec::new();
         let mut telling: Option<Obstacle> = None;
-        let rank = |lease: &Lease| {
-            (
-                prefer != Some(lease.fingerprint.as_str()),
-                lease.in_flight.load(Ordering::Relaxed),
-            )
-        };
         for executor in self
             .executors
             .iter()
-            .filter(|executor| executor.model_name() == model)
+            .filter(|executor| executor.model_name() == wanted.model)
         {
             let judged = executor.verdict.as_ref().map_err(Obstacle::clone);
             match judged.and_then(|lease| avoid.check(lease).map(|()| lease)) {
-                Ok(lease) if best.is_none_or(|best| rank(lease) < rank(best)) => best = Some(lease),
-                Ok(_) => {}
+                Ok(lease) => usable.push(lease),
                 Err(obstacle) => {
                     if telling
                         .as_ref()
@@ -130,23 +134,66 @@ impl Assessment {
                 }
             }
         }
-        best.cloned().ok_or_else(|| {
-            telling.unwrap_or_else(|| Obstacle::away("NO_EXECUTOR", "no executor serves this model"))
-        })
+        let best = usable.iter().map(|lease| wanted.misfit(lease)).min();
+        usable.retain(|lease| Some(wanted.misfit(lease)) == best);
+        balance::choose(&usable, Lease::outstanding)
+            .cloned()
+            .ok_or_else(|| {
+                telling.unwrap_or_else(|| Obstacle::away("NO_EXECUTOR", "no executor serves this model"))
+            })
+    }
+}
+
+/// What a run needs, and what it would rather have.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Served name of the model. Needed.
+    pub model: &'a str,
+    /// Digest of the model with which the request was prepared, once it is.
+    pub digest: Option<&'a str>,
+    /// The binding that computed the former runs of the request. Its replicas may share what is left; another binding
+    /// means that the request starts anew.
+    pub fingerprint: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Any executor of this model.
+    pub const fn any(model: &'a str) -> Self {
+        Self {
+            model,
+            digest: None,
+            fingerprint: None,
+        }
+    }
+
+    /// An executor of this model, rather one with these very weights.
+    pub fn of(model: &'a str, loaded: &'a Model) -> Self {
+        Self {
+            digest: Some(&loaded.digest),
+            ..Self::any(model)
+        }
+    }
+
+    /// Orders executors; the least fits best.
+    fn misfit(&self, lease: &Lease) -> (bool, bool) {
+        (
+            self.fingerprint.is_some_and(|wanted| wanted != lease.fingerprint),
+            self.digest.is_some_and(|wanted| wanted != lease.model.digest),
+        )
     }
 }
 
 /// What one request has learned not to use again.
 #[derive(Default)]
 pub struct Avoid {
-    /// Executors that it lost.
+    /// Executors that could not take it.
     lost: Vec<(String, &'static str)>,
     /// Signatures of permits that an executor refused. A fresh permit may be tried.
     refused: Vec<bytes::Bytes>,
 }
 
 impl Avoid {
-    /// This executor is away or leaving.
+    /// This executor is away, leaving or full.
     pub fn executor(&mut self, lease: &Lease, reason: &'static str) {
         self.lost.push((lease.instance.clone(), reason));
     }
@@ -158,7 +205,7 @@ impl Avoid {
 
     fn check(&self, lease: &Lease) -> Result<(), Obstacle> {
         if let Some((_, reason)) = self.lost.iter().find(|(instance, _)| *instance == lease.instance) {
-            return Err(Obstacle::away(reason, "the executor was lost during the request"));
+            return Err(Obstacle::away(reason, "the executor cannot take this request"));
         }
         if self.refused.contains(&lease.permit.signature) {
             return Err(Obstacle::passing(
@@ -169,6 +216,9 @@ impl Avoid {
         Ok(())
     }
 }
+
+/// For so long a model whose executors are gone is away, which passes, before it counts as one that is not served.
+const MISSED_FOR: Duration = Duration::from_secs(600);
 
 /// Judges.
 pub(super) fn assess(facts: &Facts, follow: &FollowConfig, now: Instant) -> Assessment {
@@ -232,10 +282,20 @@ pub(super) fn assess(facts: &Facts, follow: &FollowConfig, now: Instant) -> Asse
             }
         }
     }
+    let served: BTreeSet<&str> = executors.iter().map(AssessedExecutor::model_name).collect();
+    let missed = facts
+        .models
+        .iter()
+        .filter(|(name, seen)| {
+            now.saturating_duration_since(**seen) < MISSED_FOR && !served.contains(name.as_str())
+        })
+        .map(|(name, _)| name.clone())
+        .collect();
     Assessment {
         mesh,
         bundle,
         executors,
+        missed,
     }
 }
 

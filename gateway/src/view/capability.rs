@@ -34,7 +34,7 @@ pub async fn follow_capability(view: Arc<MeshView>, channel: Channel, stop: Canc
         open,
         |message, _| {
             let facts = read(message, Instant::now());
-            view.update(|all| all.capability = Some(facts));
+            view.update(|all| all.registered(facts));
         },
     )
     .await;

@@ -37,6 +37,32 @@ pub(super) struct Facts {
     pub policy: Option<PolicyFacts>,
     /// From the executors themselves, by instance id.
     pub executors: HashMap<String, ExecutorFacts>,
+    /// Names of models that were in a capability view, and when last. At most [`MOST_MODELS`].
+    pub models: HashMap<String, Instant>,
+}
+
+/// More names than executors at a time, so that those that went away lately are still known.
+const MOST_MODELS: usize = 256;
+
+impl Facts {
+    /// Takes a new capability view.
+    pub(super) fn registered(&mut self, view: CapabilityFacts) {
+        let served = view
+            .executors
+            .iter()
+            .filter_map(|seen| seen.snapshot.model.as_ref());
+        for model in served.filter(|model| !model.name.is_empty()) {
+            self.models.insert(model.name.clone(), view.received);
+        }
+        while self.models.len() > MOST_MODELS {
+            let oldest = self.models.iter().min_by_key(|(_, seen)| **seen);
+            let Some(oldest) = oldest.map(|(name, _)| name.clone()) else {
+                break;
+            };
+            self.models.remove(&oldest);
+        }
+        self.capability = Some(view);
+    }
 }
 
 /// The last capability view.

@@ -10,5 +10,6 @@ mod faults;
 mod http_face;
 mod policy_rules;
 mod refusals;
+mod replicas;
 mod support;
 mod swap;

@@ -242,6 +242,7 @@ async fn a_model_must_be_named_when_there_are_two() {
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     let error = refused(&mesh, small()).await;
     assert_eq!(fields(&error), [("model", "MODEL_REQUIRED")]);
+    assert!(error.message.contains("maxi, mini"), "{}", error.message);
     assert!(
         mesh.classify(ClassifyRequest {
             model: "mini".into(),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::executors::UpModelConfig;
+
 /// Serve decision models on kernels that are proven, named and never silently replaced.
 #[derive(Debug, Parser)]
 #[command(name = "deltagate", version, propagate_version = true, max_term_width = 110)]
@@ -26,7 +28,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Start every service on free ports, send three decisions, show answers, bound kernels and where the time went
     Demo(DemoArgs),
-    /// Start and supervise all services: capability, policy, executor and gateway
+    /// Start and supervise all services: capability, policy, executors and gateway
     Up(UpArgs),
     /// Run the gateway alone
     Gateway(ServiceArgs),
@@ -67,9 +69,10 @@ pub(crate) struct UpArgs {
     /// Serve on the CPU: the `cpu` policy bundle, by name
     #[arg(long)]
     pub(crate) cpu: bool,
-    /// Model folder; the embedded model when absent
-    #[arg(long, value_name = "DIR")]
-    pub(crate) model: Option<PathBuf>,
+    /// Model folder, and the name to serve it under if not the folder's; the embedded model when absent. May be
+    /// repeated: an executor for each, on ports from `executor.listen` on
+    #[arg(long = "model", value_name = "[NAME=]DIR")]
+    pub(crate) models: Vec<UpModelConfig>,
     /// Run the services as tasks of this process instead of one process each
     #[arg(long)]
     pub(crate) in_process: bool,

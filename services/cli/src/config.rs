@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 
 use crate::{
     args::{ConfigAction, ConfigArgs},
+    executors::{self, UpConfig},
     output::{Failure, Output},
 };
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// Logs and traces of every service.
     pub telemetry: TelemetryConfig,
+    /// What `up` starts.
+    pub up: UpConfig,
 }
 
 /// Where the configuration comes from, besides the environment.
@@ -181,6 +184,7 @@ pub(crate) fn validate(config: &Config) -> Result<(), Failure> {
     config.gateway.validate().map_err(Failure::usage)?;
     config.capability.validate().map_err(Failure::usage)?;
     config.policy.validate().map_err(Failure::usage)?;
+    executors::plan(config)?;
     for (key, endpoint) in [
         ("gateway.capability", &config.gateway.capability),
         ("gateway.policy", &config.gateway.policy),

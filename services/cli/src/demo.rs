@@ -72,7 +72,9 @@ pub(crate) async fn run(args: DemoArgs, sources: &Sources, output: Output) -> Re
     if !sources.set.iter().any(|s| s.starts_with("telemetry.log_level")) {
         sources.set.push("telemetry.log_level=error".to_owned());
     }
-    sources.set.push("policy.bundle=cpu".to_owned());
+    sources
+        .set
+        .extend(["policy.bundle=cpu".to_owned(), "up.models=[]".to_owned()]);
     if let Some(model) = &args.model {
         sources
             .set

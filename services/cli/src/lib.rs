@@ -13,6 +13,7 @@ mod check;
 mod classify;
 mod config;
 mod demo;
+mod executors;
 mod explain;
 mod forward;
 mod output;

@@ -1,4 +1,4 @@
-//! `up`: the whole mesh, one process a service, supervised; or as tasks of this process.
+//! `up`: the whole mesh, one process a service and one an executor, supervised; or as tasks of this process.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -16,7 +16,9 @@ use tonic_health::pb::{
 
 use crate::{
     args::UpArgs,
+    caps,
     config::{self, Config, Sources, chain, validate},
+    executors::{self, Executor},
     output::{Failure, Output},
     services::{self, Service},
 };
@@ -63,8 +65,8 @@ fn flags(args: &UpArgs) -> Vec<String> {
     if args.cpu {
         add("policy.bundle", json!("cpu"));
     }
-    if let Some(model) = &args.model {
-        add("executor.model", json!(model.display().to_string()));
+    if !args.models.is_empty() {
+        add("up.models", json!(args.models));
     }
     if let Some(url) = &args.otlp {
         add("telemetry.otlp_endpoint", json!(url));
@@ -86,6 +88,39 @@ impl Mesh {
     }
 }
 
+/// One service of the mesh, with what is configured for it alone.
+struct Member {
+    service: Service,
+    label: String,
+    sources: Sources,
+}
+
+/// In the order in which they are started. No one has to wait for another: each is not ready until what it needs is.
+fn members(sources: &Sources, config: &Config) -> Result<Vec<Member>, Failure> {
+    let mut members = Vec::new();
+    for service in Service::ALL {
+        let own = match service {
+            Service::Executor => executors::plan(config)?,
+            _ => vec![Executor {
+                label: service.name().to_owned(),
+                set: Vec::new(),
+            }],
+        };
+        members.extend(own.into_iter().map(|Executor { label, set }| {
+            let mut sources = sources.clone();
+            sources.set.extend(set);
+            // The list is spelled out now; a member that read it, too, would count from its own port.
+            sources.set.push("up.models=[]".to_owned());
+            Member {
+                service,
+                label,
+                sources,
+            }
+        }));
+    }
+    Ok(members)
+}
+
 /// Starts every service; cancelling `shutdown` drains and ends them.
 pub(crate) fn start(
     sources: &Sources,
@@ -96,21 +131,24 @@ pub(crate) fn start(
     let failed = CancellationToken::new();
     let signal = failed.clone();
     let task = if in_process {
-        let (config, sources) = (config.clone(), sources.clone());
+        let members = members(sources, config)?
+            .into_iter()
+            .map(|member| Ok((member.sources.load(&[])?.value, member)))
+            .collect::<Result<Vec<_>, Failure>>()?;
         tokio::spawn(async move {
-            let result = tasks(config, sources, shutdown).await;
+            let result = tasks(members, shutdown).await;
             signal.cancel();
             result
         })
     } else {
         let program: PathBuf = std::env::current_exe().map_err(Failure::failed)?;
-        let specs = Service::ALL
+        let specs = members(sources, config)?
             .into_iter()
-            .map(|service| {
-                let mut args = vec![service.name().to_owned(), "--lifeline".to_owned()];
-                args.extend(sources.flags());
+            .map(|member| {
+                let mut args = vec![member.service.name().to_owned(), "--lifeline".to_owned()];
+                args.extend(member.sources.flags());
                 ChildSpec {
-                    name: service.name().to_owned(),
+                    name: member.label,
                     args: args.into_iter().map(Into::into).collect(),
                     env: Vec::new(),
                 }
@@ -131,13 +169,13 @@ pub(crate) fn start(
 
 /// Every service as a task; one that ends early takes the others along. The last one ends first: what the gateway has
 /// accepted may still need those behind it.
-async fn tasks(config: Config, sources: Sources, shutdown: CancellationToken) -> Result<(), Failure> {
+async fn tasks(members: Vec<(Config, Member)>, shutdown: CancellationToken) -> Result<(), Failure> {
     let mut running = tokio::task::JoinSet::new();
     let mut ends = Vec::new();
-    for service in Service::ALL {
+    for (config, member) in members {
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let guard = ended.clone().drop_guard();
-        let served = services::serve(service, config.clone(), sources.clone(), stop.clone());
+        let served = services::serve(member.service, config, member.sources, stop.clone());
         running.spawn(async move {
             let _ended = guard;
             served.await
@@ -200,7 +238,23 @@ pub(crate) async fn wait_ready(config: &Config, within: Duration) -> Result<(), 
     }
 }
 
+/// Whether the gateway serves, and every executor that was started is ready.
 async fn serving(config: &Config) -> bool {
+    gateway_serves(config).await
+        && match config.up.models.len() {
+            0 | 1 => true,
+            several => ready_executors(config).await >= several,
+        }
+}
+
+async fn ready_executors(config: &Config) -> usize {
+    let view = caps::view(&config::local_url(config.capability.listen)).await;
+    view.map_or(0, |view| {
+        view.executors.iter().filter(|e| e.phase == "ready").count()
+    })
+}
+
+async fn gateway_serves(config: &Config) -> bool {
     let Ok(channel) = config::channel(&config::local_url(config.gateway.grpc_listen)) else {
         return false;
     };

@@ -58,6 +58,7 @@ pub(crate) struct Seen {
 #[derive(Clone)]
 pub(crate) struct FakeExecutor {
     pub(crate) fingerprint: Arc<Mutex<String>>,
+    pub(crate) digest: Arc<Mutex<String>>,
     pub(crate) script: Arc<Mutex<VecDeque<Act>>>,
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
     pub(crate) dropped: Arc<AtomicUsize>,
@@ -71,6 +72,7 @@ impl FakeExecutor {
     pub(crate) fn new(fingerprint: &str) -> Self {
         Self {
             fingerprint: Arc::new(Mutex::new(fingerprint.into())),
+            digest: Arc::new(Mutex::new("model-digest".into())),
             script: Arc::default(),
             seen: Arc::default(),
             dropped: Arc::default(),
@@ -217,8 +219,14 @@ impl ExecutorService for FakeExecutor {
             sha256: announced.unwrap_or_else(|| sha256(&bytes)),
             size_bytes: bytes.len() as u64,
         };
-        let snapshot: CapabilitySnapshot =
+        let mut snapshot: CapabilitySnapshot =
             super::capability::ready_snapshot("executor-1", "", &self.fingerprint.lock());
+        snapshot
+            .model
+            .as_mut()
+            .unwrap()
+            .digest
+            .clone_from(&self.digest.lock());
         Ok(Response::new(DescribeResponse {
             snapshot: Some(snapshot),
             model_card_json: card_json(),
