@@ -58,6 +58,12 @@ pub trait Family: Send + Sync + fmt::Debug {
     /// Its name, one of [`crate::families::FAMILIES`].
     fn id(&self) -> &'static str;
 
+    /// Whether the questions of a request share a prompt, so that one's answer may depend on the others. Otherwise each is
+    /// answered as if it were alone.
+    fn joint(&self) -> bool {
+        false
+    }
+
     /// Checks that the tokenizer is the one that the configuration means. Once, when a model is loaded.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError>;
 

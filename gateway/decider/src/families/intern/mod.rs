@@ -67,6 +67,10 @@ impl Family for Intern {
         ID
     }
 
+    fn joint(&self) -> bool {
+        true
+    }
+
     /// The marker and each symbol are one token, all different.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
         let mut seen = vec![cx.one_token(prompt::MARKER, prompt::MARKER)?];
