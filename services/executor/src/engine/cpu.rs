@@ -47,6 +47,7 @@ fn shapes(config: &ModelConfig) -> ModelShapes {
         delta_rule: delta_rule_shape(config),
         attention: attention_shape(config),
         epsilon: config.rms_norm_eps,
+        joint_head: None,
     }
 }
 
