@@ -25,9 +25,9 @@
 //! Traps: the order of options differs between families (yes or no first; sorted or not), so does the JSON
 //! [dialect](crate::json::Dialect), the text that stands for a missing value, and the definition of confidence.
 
+pub mod clef;
 pub mod cua_s1;
 pub mod decider_2b;
-pub mod clef;
 pub mod intern;
 pub mod open_jev;
 pub mod pplx;
