@@ -1,8 +1,9 @@
 //! A tiny backbone written as a model folder: the closed-form weights of `fixtures/backbone/README.md`.
 
-use std::{fs, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use anyhow::Context;
+use deltagate_checkpoint::{JointHeadConfig, joint_head_tensors};
 use serde_json::{Map, Value, json};
 
 use crate::tree::root;
@@ -149,6 +150,51 @@ pub fn write_index(dir: &Path) -> anyhow::Result<()> {
     let index = json!({"metadata": {}, "weight_map": weight_map});
     fs::write(dir.join("model.safetensors.index.json"), index.to_string())?;
     Ok(())
+}
+
+/// Gives a folder whose output embedding is tied one of its own, with these values, in a file beside. Before any other file of
+/// weights is added, because the index is over all of them.
+pub fn untie(dir: &Path, vocabulary: usize, hidden: usize, values: Vec<f32>) -> anyhow::Result<()> {
+    let head = [("lm_head.weight".to_owned(), vec![vocabulary, hidden], values)];
+    write_safetensors(&dir.join("lm_head.safetensors"), &head)?;
+    write_index(dir)?;
+    let path = dir.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    config["tie_word_embeddings"] = false.into();
+    if let Some(text) = config.get_mut("text_config") {
+        text["tie_word_embeddings"] = false.into();
+    }
+    fs::write(path, serde_json::to_vec_pretty(&config)?)?;
+    Ok(())
+}
+
+/// Gives a folder a joint head of these sizes: weights of the closed form, and gives them back by name.
+pub fn write_joint_head(dir: &Path, sizes: &JointHeadConfig) -> anyhow::Result<HashMap<String, Vec<f64>>> {
+    let mut tensors = Vec::new();
+    for (t, (name, shape)) in joint_head_tensors(sizes).into_iter().enumerate() {
+        // Norms around one, matrices that keep the size of what they multiply, and scales that tell options apart.
+        let base = match shape.len() {
+            0 => 2.5,
+            1 if name.contains("norm") && name.ends_with("weight") => 1.0,
+            _ => 0.0,
+        };
+        let size = match shape[..] {
+            [_, inputs] => 1.5 / (inputs as f64).sqrt(),
+            _ => 0.4,
+        };
+        let count = shape.iter().product::<usize>();
+        let value = |i: usize| base + size * (1.3 * t as f64 + 0.71 * i as f64 + 0.2).sin();
+        let values: Vec<f32> = (0..count).map(|i| value(i) as f32).collect();
+        tensors.push((name, shape, values));
+    }
+    let by_name = tensors.iter().map(|(name, _, values)| {
+        let values = values.iter().copied().map(f64::from).collect();
+        (name.clone(), values)
+    });
+    let by_name = by_name.collect();
+    write_safetensors(&dir.join("joint_head.safetensors"), &tensors)?;
+    fs::write(dir.join("joint_head_config.json"), serde_json::to_vec(sizes)?)?;
+    Ok(by_name)
 }
 
 /// Copies the files of a folder, without those below it.

@@ -63,6 +63,7 @@ fn plan(plan: deltagate_decider::Plan) -> ForwardPlan {
                     P::Hidden => Projection::Hidden,
                     P::OutputEmbedding(ids) => Projection::OutputEmbedding(ids.clone()),
                     P::DecisionHead(rows) => Projection::DecisionHead(rows.clone()),
+                    P::JointHead(_) => panic!("the embedded model has no joint head"),
                 },
             })
             .collect(),

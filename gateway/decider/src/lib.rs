@@ -35,6 +35,7 @@ pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Served, Toke
 pub use json::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits, parse_json};
 pub use limits::Limits;
 pub use plan::{
-    MAX_SEQUENCES_PER_PLAN, Plan, PlannedSequence, Projection, RowSelection, SequenceOutput, Step,
+    JointQuestion, MAX_SEQUENCES_PER_PLAN, Plan, PlannedSequence, Projection, RowSelection, SequenceOutput,
+    Step,
 };
 pub use request::{ChoiceOption, Content, Criteria, DecisionRequest, Question};

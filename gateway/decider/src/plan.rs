@@ -1,5 +1,7 @@
 //! What a decider asks of the executor, and what it gets back.
 
+use std::ops::Range;
+
 use crate::Answers;
 
 /// Most sequences that one [`Plan`] holds: a larger step is cut into several plans.
@@ -98,7 +100,7 @@ pub enum RowSelection {
     All,
 }
 
-/// What is computed from a row.
+/// What is computed from the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Projection {
     /// The row itself: `hidden_size` values.
@@ -107,6 +109,32 @@ pub enum Projection {
     OutputEmbedding(Vec<u32>),
     /// Dot products with these rows of the model's decision head, in this order.
     DecisionHead(Vec<u32>),
+    /// One row of logits from every row of the sequence: the model's joint head decides these questions together. A logit
+    /// per option, in the order of questions and options. [`RowSelection::All`] must be read.
+    JointHead(Vec<JointQuestion>),
+}
+
+impl Projection {
+    /// Values of a row that it gives; `hidden` is how many a row itself has.
+    pub fn width(&self, hidden: usize) -> usize {
+        match self {
+            Projection::Hidden => hidden,
+            Projection::OutputEmbedding(rows) | Projection::DecisionHead(rows) => rows.len(),
+            Projection::JointHead(questions) => questions.iter().map(|question| question.options.len()).sum(),
+        }
+    }
+}
+
+/// A question for a joint head, by where it stands in the sequence. Positions count from the first token of the plan's
+/// prefix; no span is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JointQuestion {
+    /// Row of the head's type embedding: less than 3.
+    pub kind: u32,
+    /// Tokens of the question.
+    pub span: Range<u32>,
+    /// Tokens of each option.
+    pub options: Vec<Range<u32>>,
 }
 
 /// Readout of one sequence.

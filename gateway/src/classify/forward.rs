@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use deltagate_decider::{Plan, PlannedSequence, Projection, RowSelection, SequenceOutput};
+use deltagate_decider::{JointQuestion, Plan, PlannedSequence, Projection, RowSelection, SequenceOutput};
 use deltagate_mesh::{
     deadline::{exceeded, set_remaining},
     error::{Code, ServiceError},
@@ -271,6 +271,9 @@ fn wire_sequence(sequence: &PlannedSequence) -> v1::Sequence {
         Projection::DecisionHead(rows) => {
             readout::Projection::DecisionHead(v1::DecisionHeadRows { rows: rows.clone() })
         }
+        Projection::JointHead(questions) => readout::Projection::JointHead(v1::JointQuestions {
+            questions: questions.iter().map(wire_question).collect(),
+        }),
     };
     v1::Sequence {
         token_ids: sequence.token_ids.clone(),
@@ -278,5 +281,17 @@ fn wire_sequence(sequence: &PlannedSequence) -> v1::Sequence {
             rows: Some(rows),
             projection: Some(projection),
         }),
+    }
+}
+
+fn wire_question(question: &JointQuestion) -> v1::JointQuestion {
+    let wire = |span: &std::ops::Range<u32>| v1::TokenSpan {
+        start: span.start,
+        end: span.end,
+    };
+    v1::JointQuestion {
+        r#type: question.kind,
+        span: Some(wire(&question.span)),
+        options: question.options.iter().map(wire).collect(),
     }
 }

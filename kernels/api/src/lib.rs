@@ -3,6 +3,7 @@
 mod agreement;
 mod candidate;
 mod family;
+mod joint_head;
 mod launch;
 mod negotiate;
 mod ops;
@@ -15,6 +16,10 @@ mod space;
 pub use agreement::{Agreement, Bound, compare};
 pub use candidate::{Backend, Bindable, Candidate, Identity, Refusal};
 pub use family::{KernelFamily, UnknownFamily};
+pub use joint_head::{
+    Affine, EvidenceLayer, FeedForward, JointHead, JointHeadShape, JointHeadTensors, JointQuestion,
+    LayerNorm, MultiHead, QUESTION_TYPES, QuestionLayer,
+};
 pub use launch::{LaunchBackend, SegmentCalls};
 pub use negotiate::negotiate;
 pub use ops::{

@@ -3,7 +3,7 @@
 //!
 //! Activations have the engine's dtype; `w` of norms, taps and gate weights are f32. Formulas: Qwen3.5 text backbone.
 
-use crate::{Beta, Decay, OpError, Space};
+use crate::{Beta, Decay, JointHead, JointQuestion, OpError, Space};
 
 /// Token embedding.
 pub trait Embed<S: Space>: Send + Sync {
@@ -181,4 +181,16 @@ pub trait Readout<S: Space>: Send + Sync {
 
     /// `rows` [R, H] against the rows `ids` of `table` [V, H] -> R rows of `ids.len()` logits.
     fn logits(&self, rows: &S::Tensor, table: &S::Tensor, ids: &[u32]) -> Result<Vec<Vec<f32>>, OpError>;
+
+    /// All questions of a sequence at once, by a joint head: every row of it `[T, H]`, its token ids, and the output embedding
+    /// `[V, H]` -> one logit per option, in the order of the questions and of their options. A span outside of the sequence, an
+    /// empty one, and a question without options are errors.
+    fn joint(
+        &self,
+        rows: &S::Tensor,
+        ids: &[u32],
+        table: &S::Tensor,
+        head: &JointHead<S>,
+        questions: &[JointQuestion],
+    ) -> Result<Vec<f32>, OpError>;
 }

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use deltagate_kernels_api::{
-    Agreement, AttentionShape, Backend, Bindable, Bound, Candidate, DeltaRuleShape, Identity, KernelFamily,
-    ProbeCase, Refusal,
+    Agreement, AttentionShape, Backend, Bindable, Bound, Candidate, DeltaRuleShape, Identity, JointHeadShape,
+    KernelFamily, ProbeCase, Refusal,
 };
 use sha2::{Digest, Sha256};
 
@@ -30,6 +30,8 @@ pub struct ModelShapes {
     pub attention: AttentionShape,
     /// Epsilon of the norms.
     pub epsilon: f64,
+    /// Sizes of the joint head, where the model has one; nothing of it is probed where it has none.
+    pub joint_head: Option<JointHeadShape>,
 }
 
 /// Every candidate, for a model of these sizes; probes run on `pool`.
@@ -46,6 +48,11 @@ pub fn candidates(shapes: &ModelShapes, dtype: CpuDtype, pool: &Pool) -> Vec<Arc
         include_str!("attention.rs"),
         include_str!("embed.rs"),
         include_str!("gated_norm.rs"),
+        include_str!("joint_head/attention.rs"),
+        include_str!("joint_head/dense.rs"),
+        include_str!("joint_head/mod.rs"),
+        include_str!("joint_head/score.rs"),
+        include_str!("joint_head/spans.rs"),
         include_str!("mlp.rs"),
         include_str!("norm.rs"),
         include_str!("projection.rs"),

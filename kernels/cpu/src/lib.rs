@@ -14,6 +14,7 @@ mod element;
 mod embed;
 mod gated_norm;
 mod gemm;
+mod joint_head;
 mod launch;
 mod load;
 mod mlp;

@@ -1,13 +1,14 @@
 //! `readout`: rows to the host, as they are or as logits of some rows of the output embedding.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
-use deltagate_kernels_api::{OpError, Readout};
+use deltagate_kernels_api::{JointHead, JointQuestion, OpError, Readout};
 use rayon::prelude::*;
 
 use crate::{
     Cpu,
     buffer::output,
     element::{Element, Rows, by_dtype, dtype},
+    joint_head::joint_head,
     space::{device, expect_matrix},
     vector::{dispatch, dot},
 };
@@ -43,6 +44,17 @@ impl Readout<Cpu> for CpuReadout {
         rows.apply_op2_no_bwd(table, &Logits { ids })
             .and_then(|logits| logits.to_vec2())
             .map_err(device)
+    }
+
+    fn joint(
+        &self,
+        rows: &Tensor,
+        ids: &[u32],
+        table: &Tensor,
+        head: &JointHead<Cpu>,
+        questions: &[JointQuestion],
+    ) -> Result<Vec<f32>, OpError> {
+        joint_head(rows, ids, table, head, questions)
     }
 }
 

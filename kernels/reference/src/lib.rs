@@ -13,13 +13,17 @@ mod attention;
 mod backbone;
 mod conv1d;
 mod delta_rule;
+mod joint_head;
 mod norm;
 mod projection;
 
-pub use activation::{sigmoid, silu, softplus};
+pub use activation::{erf, gelu, sigmoid, silu, softplus};
 pub use attention::{AttentionShape, attention, output_gate, rope, softmax_attention, split_query_gate};
 pub use backbone::{BackboneConfig, BackboneError, Mixer, backbone, tensor_shapes};
 pub use conv1d::conv1d;
 pub use delta_rule::{DeltaRuleShape, delta_rule, gates};
-pub use norm::{gated_norm, l2_norm, rms_norm};
+pub use joint_head::{
+    JointHeadOutput, JointHeadShape, JointQuestion, QUESTION_TYPES, joint_head, joint_head_tensors,
+};
+pub use norm::{gated_norm, l2_norm, layer_norm, rms_norm};
 pub use projection::{embed, linear, mlp};

@@ -59,6 +59,33 @@ pub fn gated_norm(o: &[f64], z: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     y
 }
 
+/// Layer norm: `(x − mean) / sqrt(variance + eps) ∘ w + b` with the biased variance; x `[R, D]`, weight and bias `[D]`.
+///
+/// # Panics
+/// If a slice has not the length of its shape.
+pub fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], eps: f64) -> Vec<f64> {
+    assert_eq!(weight.len(), bias.len(), "weight and bias");
+    assert!(
+        !weight.is_empty() && x.len().is_multiple_of(weight.len()),
+        "rows of {}",
+        weight.len()
+    );
+    let mut y = Vec::with_capacity(x.len());
+    for row in x.chunks_exact(weight.len()) {
+        let mean = row.iter().sum::<f64>() / row.len() as f64;
+        let centred: Vec<f64> = row.iter().map(|v| v - mean).collect();
+        let scale = inverse_rms(&centred, eps);
+        y.extend(
+            centred
+                .iter()
+                .zip(weight)
+                .zip(bias)
+                .map(|((v, w), b)| v * scale * w + b),
+        );
+    }
+    y
+}
+
 fn inverse_rms(row: &[f64], eps: f64) -> f64 {
     1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + eps).sqrt()
 }
@@ -74,6 +101,17 @@ mod tests {
         assert!((y[0] - 3.0 / rms).abs() < 1e-15 && (y[1] - 8.0 / rms).abs() < 1e-15);
         assert!(y[2].is_nan(), "without an epsilon a zero row has no direction");
         assert_eq!(rms_norm(&[0.0, 0.0], &[0.0, 1.0], 1e-6), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn layer_norm_centres_and_scales_by_the_biased_deviation() {
+        let y = layer_norm(&[1.0, 3.0, 5.0, 5.0], &[2.0, 0.5], &[0.25, -1.0], 0.0);
+        assert!((y[0] + 1.75).abs() < 1e-15 && (y[1] + 0.5).abs() < 1e-15);
+        assert!(y[2].is_nan(), "without an epsilon equal values have no direction");
+        assert_eq!(
+            layer_norm(&[5.0, 5.0], &[2.0, 0.5], &[0.25, -1.0], 1e-5),
+            [0.25, -1.0]
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct ModelCard {
     pub config: ModelConfig,
     /// Longest sequence, in tokens.
     pub max_tokens: u32,
-    /// Number of weights, the output embedding included if it has its own.
+    /// Number of weights, the output embedding included if it has its own, and the family's head if it has one in a file.
     pub parameters: u64,
     /// Their size in the files, in bytes.
     pub weight_bytes: u64,

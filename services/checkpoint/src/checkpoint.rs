@@ -8,7 +8,7 @@ use std::{
 use deltagate_kernels_weights::TensorView;
 
 use crate::{
-    CheckpointError, ModelCard, Weights,
+    CheckpointError, JointHead, JointHeadConfig, ModelCard, Weights,
     adapter::Adapter,
     cache, embedded,
     examine::examine,
@@ -34,6 +34,8 @@ pub(crate) struct Opened {
     pub(crate) decision_head: Option<&'static str>,
     /// What is merged into the weights as they are read.
     pub(crate) adapter: Option<Adapter>,
+    /// Sizes of the joint head, whose tensors are those of the side file.
+    pub(crate) joint_head: Option<JointHeadConfig>,
 }
 
 impl Checkpoint {
@@ -171,6 +173,16 @@ impl Checkpoint {
                 }),
             },
         }
+    }
+
+    /// The head that reads every row of a sequence, if the family has one.
+    pub fn joint_head(&self) -> Option<JointHead<'_>> {
+        let Opened { side, joint_head, .. } = &self.opened;
+        let (config, side) = (*joint_head).zip(side.as_ref())?;
+        Some(JointHead {
+            config,
+            file: &side.file,
+        })
     }
 
     /// Where the asset with this SHA-256 (lower-case hex) lies; none if the card has no such asset.

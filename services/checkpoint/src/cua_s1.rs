@@ -36,6 +36,7 @@ pub(crate) fn read(dir: &Path, findings: &mut Vec<Finding>) -> Option<Family> {
         needs_output_embedding: true,
         side: None,
         decision_head: None,
+        joint_head: None,
         needs_tokenizer: true,
         adapter: Some(found),
     })

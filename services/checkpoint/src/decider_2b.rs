@@ -121,6 +121,7 @@ pub(crate) fn read(bytes: Vec<u8>, value: Value, findings: &mut Vec<Finding>) ->
         needs_output_embedding: true,
         side: None,
         decision_head: None,
+        joint_head: None,
         needs_tokenizer: true,
         adapter: None,
     }

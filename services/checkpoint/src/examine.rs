@@ -11,7 +11,7 @@ use crate::{
     checkpoint::Opened,
     digest::FolderDigest,
     family::{self, Family},
-    files, index,
+    files, index, joint_head,
     layout::{self, Head},
     reader,
     side::Side,
@@ -73,6 +73,12 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
         .as_ref()
         .and_then(|family| family.side.as_ref().map(|side| (side, family.name)));
     let side = own_file.and_then(|(side, name)| Side::open(dir, side, name, &mut findings));
+    if let Some(side) = side
+        .as_ref()
+        .filter(|_| family.as_ref().is_some_and(|family| family.joint_head.is_some()))
+    {
+        joint_head::check_dtypes(side, &mut findings);
+    }
     let beside = head.filter(|_| own_file.is_none()).zip(model);
     let beside = beside.map(|((name, rows), model)| (name, [rows, model.hidden_size]));
     let layout = layout::find(&shards, model, beside, &mut findings);
@@ -95,6 +101,7 @@ pub(crate) fn examine(dir: &Path) -> Result<Checkpoint, Vec<Finding>> {
                 side,
                 decision_head: head.map(|(name, _)| name),
                 adapter,
+                joint_head: family.as_ref().and_then(|family| family.joint_head),
             };
             let card = card(dir, config, family, &opened, assets);
             Ok(Checkpoint::new(dir, card, opened))

@@ -5,16 +5,16 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::{
-    AttentionMode, Finding, ModelConfig, Problem, adapter, cua_s1, decider_2b, examine::Config, files,
-    intern, open_jev, pplx, sequence_classification, startlux,
+    AttentionMode, Finding, JointHeadConfig, ModelConfig, Problem, adapter, clef, cua_s1, decider_2b,
+    examine::Config, files, intern, open_jev, pplx, sequence_classification, startlux,
 };
 
 /// Files that only one family has.
 const MARKERS: [(&str, &str); 12] = [
     (open_jev::EXPORT, open_jev::NAME),
     (open_jev::UNMERGED, open_jev::NAME),
-    ("joint_head_config.json", "clef"),
-    ("joint_head.safetensors", "clef"),
+    (clef::CONFIG, clef::NAME),
+    (clef::WEIGHTS, clef::NAME),
     (pplx::READOUT, pplx::NAME),
     (decider_2b::CONFIG, decider_2b::NAME),
     (intern::CONFIG, intern::NAME),
@@ -25,7 +25,8 @@ const MARKERS: [(&str, &str); 12] = [
     (adapter::MARKERS[4], cua_s1::NAME),
 ];
 /// Families that this version serves, by the names that their files tell.
-const SERVED: [&str; 7] = [
+const SERVED: [&str; 8] = [
+    clef::NAME,
     startlux::NAME,
     open_jev::NAME,
     cua_s1::NAME,
@@ -54,6 +55,8 @@ pub(crate) struct Family {
     pub(crate) side: Option<SideFile>,
     /// Name of the decision head, a tensor of the side file or of the weights beside the backbone, and its rows.
     pub(crate) decision_head: Option<(&'static str, usize)>,
+    /// Sizes of the joint head, whose tensors are those of the side file.
+    pub(crate) joint_head: Option<JointHeadConfig>,
     /// Whether prompts are made of text.
     pub(crate) needs_tokenizer: bool,
     /// Tokens whose ids the configuration names; the tokenizer must agree.
@@ -158,6 +161,7 @@ pub(crate) fn recognise(dir: &Path, config: Option<&Config>, findings: &mut Vec<
                 None
             }
         },
+        ([clef::NAME], None) => clef::read(dir, model, findings),
         _ => None,
     }
 }

@@ -95,6 +95,7 @@ pub(crate) fn read(dir: &Path, hidden_size: Option<usize>, findings: &mut Vec<Fi
         needs_output_embedding: true,
         side: None,
         decision_head: None,
+        joint_head: None,
         needs_tokenizer: true,
         adapter: None,
     })

@@ -58,6 +58,7 @@ pub(crate) fn read(
         max_tokens: Some(max_tokens),
         side: None,
         decision_head: None,
+        joint_head: None,
         needs_output_embedding: false,
         needs_tokenizer: true,
         adapter: None,

@@ -106,6 +106,7 @@ pub(crate) fn read(
             tensors: vec![tensor],
         }),
         decision_head: Some((MATRIX, CODES)),
+        joint_head: None,
         needs_tokenizer: true,
         adapter: None,
     }

@@ -58,6 +58,7 @@ pub(crate) fn read(config: &Value, findings: &mut Vec<Finding>) -> Family {
         max_tokens: None,
         side: None,
         decision_head: (rows > 0).then_some((HEAD, rows)),
+        joint_head: None,
         needs_output_embedding: false,
         needs_tokenizer: true,
         adapter: None,

@@ -68,6 +68,7 @@ pub(crate) fn read(
         max_tokens: None,
         side: None,
         decision_head: None,
+        joint_head: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
         adapter: None,

@@ -8,24 +8,6 @@ use serde_json::{Value, json};
 use support::{Folder, only};
 
 #[test]
-fn other_families_are_recognised_and_refused_by_name() {
-    for (file, family) in [
-        ("joint_head_config.json", "clef"),
-        ("joint_head.safetensors", "clef"),
-    ] {
-        let mut folder = Folder::startlux("");
-        folder.decision = Value::Null;
-        folder.files.insert(file, b"{}".to_vec());
-        only(
-            &folder.refused(),
-            file,
-            "",
-            &format!("family `{family}` is not served by this version"),
-        );
-    }
-}
-
-#[test]
 fn the_two_families_that_share_a_file_name_are_told_apart() {
     let mut folder = Folder::startlux("");
     folder.decision =

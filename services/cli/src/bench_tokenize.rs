@@ -210,15 +210,14 @@ fn request(words: usize) -> Vec<u8> {
 /// Outputs of the right shape; what they say does not matter.
 fn made_up(plan: &Plan) -> Vec<SequenceOutput> {
     let rows = |sequence: &PlannedSequence| match &sequence.read {
+        _ if matches!(sequence.projection, Projection::JointHead(_)) => 1,
         RowSelection::Last => 1,
         RowSelection::Positions(positions) => positions.len(),
         RowSelection::All => usize::try_from(plan.length(sequence)).unwrap_or(usize::MAX),
     };
     let values = |sequence: &PlannedSequence| match &sequence.projection {
-        Projection::OutputEmbedding(rows) | Projection::DecisionHead(rows) => {
-            (0u8..).map(f32::from).take(rows.len()).collect()
-        }
         Projection::Hidden => vec![0.5; 1024],
+        logits => (0u16..).map(f32::from).take(logits.width(0)).collect(),
     };
     plan.sequences
         .iter()

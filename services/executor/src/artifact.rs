@@ -86,6 +86,7 @@ mod tests {
             hidden_size: 1,
             output_embedding: false,
             decision_head_rows: 0,
+            joint_head: false,
         };
         ServedModel {
             info: v1::ModelInfo::default(),

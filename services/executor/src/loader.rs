@@ -66,6 +66,7 @@ fn served(checkpoint: &Checkpoint, card: &ModelCard, dtype: Dtype) -> Result<Ser
         decision_head_rows: decision_head
             .and_then(|head| head.shape.first().copied())
             .unwrap_or(0),
+        joint_head: checkpoint.joint_head().is_some(),
     };
     let assets = card.assets.iter().map(|asset| {
         let path = checkpoint

@@ -1,6 +1,7 @@
 //! From the wire to a plan and back, strictly: every rule of the contract is checked here, and what the engine gives
 //! back is checked against what was asked.
 
+use deltagate_kernels_api::{JointQuestion, QUESTION_TYPES};
 use deltagate_mesh::error::ServiceError;
 use deltagate_proto::v1::{
     self,
@@ -16,6 +17,9 @@ use crate::{
 pub(crate) const MAX_SEQUENCES: usize = 256;
 /// Most rows of the output embedding, or of the decision head, in one readout.
 pub(crate) const MAX_PROJECTED: usize = 256;
+/// Most questions for the joint head in one readout, and most options over all of them.
+pub(crate) const MAX_JOINT_QUESTIONS: usize = 256;
+pub(crate) const MAX_JOINT_OPTIONS: usize = 4096;
 /// Most f32 values in the readouts of one plan: 64 MiB.
 pub(crate) const MAX_READOUT_VALUES: usize = 1 << 24;
 const BEYOND_VOCABULARY: &str = "a token id is outside of the vocabulary";
@@ -146,6 +150,9 @@ fn short_readout() -> ServiceError {
 }
 
 fn expected_rows(plan: &SequencePlan) -> usize {
+    if let Projection::JointHead(_) = plan.projection {
+        return 1;
+    }
     match &plan.rows {
         RowSelection::Last => 1,
         RowSelection::Positions(positions) => positions.len(),
@@ -217,7 +224,7 @@ fn validate_sequence(
             faults.add(
                 at("readout.projection"),
                 "REQUIRED",
-                "one of `hidden`, `output_embedding` and `decision_head` is needed",
+                "one of `hidden`, `output_embedding`, `decision_head` and `joint_head` is needed",
             );
             None
         }
@@ -244,6 +251,26 @@ fn validate_sequence(
             check_rows(&rows.rows, end, &field, ("rows", "decision head"), faults);
             Some(Projection::DecisionHead(rows.rows.clone()))
         }
+        Some(WireProjection::JointHead(asked)) => {
+            let field = at("readout.joint_head");
+            if !limits.joint_head {
+                faults.add(field, "UNSUPPORTED", "the model has no joint head");
+                return None;
+            }
+            if !matches!(readout.rows, Some(WireRows::All(_))) {
+                faults.add(
+                    at("readout.rows"),
+                    "OUT_OF_RANGE",
+                    "the joint head needs `all`: it reads every row",
+                );
+            }
+            Some(Projection::JointHead(joint_questions(
+                &asked.questions,
+                length,
+                &field,
+                faults,
+            )))
+        }
     };
     if faults.count() > before {
         return None;
@@ -266,6 +293,62 @@ fn check_rows(rows: &[u32], end: usize, field: &str, (list, table): (&str, &str)
         let description = format!("a row is beyond the end of the {table}");
         faults.add(format!("{field}.{list}"), "OUT_OF_RANGE", description);
     }
+}
+
+/// Questions for the joint head, each span inside of a sequence of `length` tokens.
+fn joint_questions(
+    asked: &[v1::JointQuestion],
+    length: usize,
+    field: &str,
+    faults: &mut Faults,
+) -> Vec<JointQuestion> {
+    let options: usize = asked.iter().map(|question| question.options.len()).sum();
+    if asked.is_empty() || asked.len() > MAX_JOINT_QUESTIONS || options > MAX_JOINT_OPTIONS {
+        let description = format!(
+            "1 to {MAX_JOINT_QUESTIONS} questions with at most {MAX_JOINT_OPTIONS} options are needed"
+        );
+        faults.add(format!("{field}.questions"), "OUT_OF_RANGE", description);
+        return Vec::new();
+    }
+    let mut questions = Vec::with_capacity(asked.len());
+    for (index, question) in asked.iter().enumerate() {
+        let at = |part: &str| format!("{field}.questions[{index}].{part}");
+        if !in_range(question.r#type, QUESTION_TYPES) {
+            let description = format!("a type is less than {QUESTION_TYPES}");
+            faults.add(at("type"), "OUT_OF_RANGE", description);
+        }
+        let mut span = |part: &str, span: Option<&v1::TokenSpan>| {
+            let range = span.map(|span| (usize::try_from(span.start), usize::try_from(span.end)));
+            match range {
+                Some((Ok(start), Ok(end))) if start < end && end <= length => start..end,
+                Some(_) => {
+                    let description = "a span holds at least one token, and none beyond the last one";
+                    faults.add(at(part), "OUT_OF_RANGE", description);
+                    0..0
+                }
+                None => {
+                    faults.add(at(part), "REQUIRED", "the tokens of the question are needed");
+                    0..0
+                }
+            }
+        };
+        let own = span("span", question.span.as_ref());
+        let options: Vec<_> = question
+            .options
+            .iter()
+            .enumerate()
+            .map(|(option, tokens)| span(&format!("options[{option}]"), Some(tokens)))
+            .collect();
+        if options.is_empty() {
+            faults.add(at("options"), "REQUIRED", "at least one option is needed");
+        }
+        questions.push(JointQuestion {
+            kind: usize::try_from(question.r#type).unwrap_or(usize::MAX),
+            span: own,
+            options,
+        });
+    }
+    questions
 }
 
 fn in_range(value: u32, end: usize) -> bool {

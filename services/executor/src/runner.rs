@@ -78,6 +78,8 @@ pub struct ModelLimits {
     pub output_embedding: bool,
     /// Rows of the decision head; 0 if there is none.
     pub decision_head_rows: usize,
+    /// Whether there is a joint head.
+    pub joint_head: bool,
 }
 
 /// Loads the model on the device thread, telling its progress.

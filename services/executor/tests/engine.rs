@@ -131,6 +131,7 @@ fn loader(backend: &'static str) -> Loader {
             hidden_size: 64,
             output_embedding: true,
             decision_head_rows: 0,
+            joint_head: false,
         };
         let info = v1::ModelInfo {
             name: "random".to_owned(),

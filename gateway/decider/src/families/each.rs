@@ -106,10 +106,7 @@ impl Decider for EachQuestion {
         }
         let count = self.waiting.len().min(MAX_SEQUENCES_PER_PLAN);
         let planned = self.waiting.drain(..count).map(|(number, sequence)| {
-            let width = match &sequence.projection {
-                Projection::OutputEmbedding(rows) | Projection::DecisionHead(rows) => rows.len(),
-                Projection::Hidden => 0,
-            };
+            let width = sequence.projection.width(0);
             ((number, width), sequence)
         });
         Ok(self.passes.send(planned.collect()))

@@ -16,7 +16,7 @@
 //! passes of one row each and checks what comes back, `each` is the decider of families with one prompt and one row per question,
 //! `codes` names options, [`crate::FamilyContext`] checks single tokens.
 //!
-//! More files where the family needs them (`tournament.rs` here, a joint head's spans elsewhere). Then:
+//! More files where the family needs them (`tournament.rs` there, the spans of a joint head in `clef/encode.rs`). Then:
 //!
 //! 1. add the module below, its id to [`FAMILIES`] and a line to [`family`] and [`family_defaults`];
 //! 2. give its HTTP server's habits as [`crate::systemone::Rules`];
@@ -25,6 +25,7 @@
 //! Traps: the order of options differs between families (yes or no first; sorted or not), so does the JSON
 //! [dialect](crate::json::Dialect), the text that stands for a missing value, and the definition of confidence.
 
+pub mod clef;
 pub mod cua_s1;
 pub mod decider_2b;
 pub mod intern;
@@ -57,6 +58,7 @@ pub const FAMILIES: &[&str] = &[
     sequence_classification::ID,
     cua_s1::ID,
     decider_2b::ID,
+    clef::ID,
 ];
 
 /// The family `id` without a model: what its publisher documents for all sizes, and temperature 1. It renders the same
@@ -72,6 +74,7 @@ pub fn family_defaults(id: &str) -> Result<Arc<dyn Family>, FamilyError> {
         )),
         cua_s1::ID => Ok(Arc::new(cua_s1::CuaS1)),
         decider_2b::ID => Ok(Arc::new(decider_2b::Decider2b::without_model())),
+        clef::ID => Ok(Arc::new(clef::Clef::without_model())),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }
@@ -88,6 +91,7 @@ pub fn family(id: &str, config: &Value) -> Result<Arc<dyn Family>, FamilyError> 
         )?)),
         cua_s1::ID => Ok(Arc::new(cua_s1::CuaS1::new(config)?)),
         decider_2b::ID => Ok(Arc::new(decider_2b::Decider2b::new(config)?)),
+        clef::ID => Ok(Arc::new(clef::Clef::new(config)?)),
         _ => Err(FamilyError::Unknown { id: id.to_owned() }),
     }
 }

@@ -3,6 +3,7 @@
 //! Sizes are the model's own, cut where only the amount of equal work would grow: heads are independent, and rows and columns of a
 //! matrix beyond what fills every block of the GEMM add nothing but time.
 
+mod joint_head;
 mod mixers;
 mod rowwise;
 mod sample;
@@ -10,7 +11,7 @@ mod sample;
 use std::time::{Duration, Instant};
 
 use deltagate_kernels_api::{
-    Agreement, Backend, Bound, LaunchBackend, OpError, ProbeCase, Refusal, SegmentCalls,
+    Agreement, Backend, Bound, JointHeadShape, LaunchBackend, OpError, ProbeCase, Refusal, SegmentCalls,
 };
 
 use crate::{Cpu, CpuDtype, ModelShapes, buffer::poisoned};
@@ -45,6 +46,7 @@ impl Context {
             conv_taps,
             delta_rule: d,
             attention: a,
+            joint_head,
             ..
         } = self.shapes;
         let sizes = [
@@ -68,6 +70,17 @@ impl Context {
         }
         if a.rotary_dim % 2 != 0 || a.rotary_dim > a.head_dim {
             return Err(Refusal::new("rotary dimensions do not fit the head"));
+        }
+        if let Some(head) = joint_head {
+            let JointHeadShape {
+                width,
+                heads,
+                feedforward,
+                ..
+            } = head;
+            if width == 0 || feedforward == 0 || heads == 0 || !width.is_multiple_of(heads) {
+                return Err(Refusal::new("the sizes of the joint head do not fit each other"));
+            }
         }
         Ok(())
     }

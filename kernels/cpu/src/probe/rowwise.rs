@@ -8,7 +8,7 @@ use deltagate_kernels_api::{
 use deltagate_kernels_reference as reference;
 
 use super::{
-    Context, clock, run,
+    Context, clock, joint_head, run,
     sample::{Sample, Weight, compare_rows, elements, gather, sampled_rows},
 };
 use crate::Cpu;
@@ -238,7 +238,7 @@ pub(super) fn time_mlp(op: &dyn Mlp<Cpu>, context: &Context, case: &ProbeCase) -
     clock(|| op.mlp(&x.tensor, &gate_up.matrix, &down.matrix))
 }
 
-/// As many ids as tokens, read from a few rows; and the rows themselves.
+/// As many ids as tokens, read from a few rows; the rows themselves; and the joint head, where there is one.
 pub(super) fn check_readout(
     op: &dyn Readout<Cpu>,
     context: &Context,
@@ -251,10 +251,15 @@ pub(super) fn check_readout(
     let hidden = compare(&hidden.concat(), &rows.exact)?;
     let logits = run(|| op.logits(&rows.tensor, &table.tensor, &ids))?;
     let weight = reference::embed(&ids, &table.exact, columns);
-    Ok(hidden.worse(compare(
+    let logits = compare(
         &logits.concat(),
         &reference::linear(&rows.exact, &weight, columns),
-    )?))
+    )?;
+    let agreement = hidden.worse(logits);
+    match context.shapes.joint_head {
+        None => Ok(agreement),
+        Some(shape) => Ok(agreement.worse(joint_head::check(op, context, shape, case)?)),
+    }
 }
 
 pub(super) fn time_readout(

@@ -83,7 +83,7 @@ impl Weight {
     }
 }
 
-fn rounded(values: Vec<f32>, dtype: CpuDtype) -> Vec<f32> {
+pub(super) fn rounded(values: Vec<f32>, dtype: CpuDtype) -> Vec<f32> {
     match dtype {
         CpuDtype::F32 => values,
         CpuDtype::Bf16 => values.into_iter().map(|v| bf16::from_f32(v).to_f32()).collect(),

@@ -3,12 +3,13 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use deltagate_kernels_api::{
-    AttentionShape, Beta, Candidate, Conv1d, Decay, DeltaRule, DeltaRuleShape, GateWeights, Gates,
-    KernelFamily, LogDecay, Norm, PROBE_LENGTHS, ProbePlan, ProbeStage, probe,
+    AttentionShape, Beta, Candidate, Conv1d, Decay, DeltaRule, DeltaRuleShape, GateWeights, Gates, JointHead,
+    JointHeadShape, JointQuestion, KernelFamily, LogDecay, Norm, PROBE_LENGTHS, ProbePlan, ProbeStage,
+    Readout, probe,
 };
 
 use super::*;
-use crate::{Chunked, CpuConv1d, CpuNorm, Pool, candidates};
+use crate::{Chunked, CpuConv1d, CpuNorm, CpuReadout, Pool, candidates};
 
 fn shapes(key_heads: usize, value_heads: usize) -> ModelShapes {
     ModelShapes {
@@ -31,6 +32,13 @@ fn shapes(key_heads: usize, value_heads: usize) -> ModelShapes {
             epsilon: 1e-6,
         },
         epsilon: 1e-6,
+        joint_head: Some(JointHeadShape {
+            width: 1024,
+            routing_layers: 2,
+            layers: 4,
+            heads: 16,
+            feedforward: 4096,
+        }),
     }
 }
 
@@ -56,6 +64,13 @@ fn odd() -> ModelShapes {
             epsilon: 1e-5,
         },
         epsilon: 1e-5,
+        joint_head: Some(JointHeadShape {
+            width: 21,
+            routing_layers: 1,
+            layers: 3,
+            heads: 3,
+            feedforward: 13,
+        }),
     }
 }
 
@@ -204,6 +219,94 @@ impl Conv1d<Cpu> for SkipsTheLastRow {
         let unwritten = crate::buffer::output::<f32>(columns);
         let last = Tensor::from_vec(unwritten, (1, columns), y.device()).unwrap();
         Ok(Tensor::cat(&[&y.narrow(0, 0, rows - 1).unwrap(), &last], 0).unwrap())
+    }
+}
+
+/// A joint head with a fault.
+enum JointFault {
+    /// The type of a question counts for nothing.
+    ForgetsTheType,
+    /// The tokens of an option are those of its neighbour.
+    ReadsTheNextToken,
+    /// Each question is decided by itself.
+    AsksOneByOne,
+    /// The last logit is not written.
+    SkipsTheLastOption,
+}
+
+impl Readout<Cpu> for JointFault {
+    fn hidden(&self, rows: &Tensor) -> Result<Vec<Vec<f32>>, OpError> {
+        CpuReadout.hidden(rows)
+    }
+
+    fn logits(&self, rows: &Tensor, table: &Tensor, ids: &[u32]) -> Result<Vec<Vec<f32>>, OpError> {
+        CpuReadout.logits(rows, table, ids)
+    }
+
+    fn joint(
+        &self,
+        rows: &Tensor,
+        ids: &[u32],
+        table: &Tensor,
+        head: &JointHead<Cpu>,
+        questions: &[JointQuestion],
+    ) -> Result<Vec<f32>, OpError> {
+        let (mut ids, mut questions) = (ids.to_vec(), questions.to_vec());
+        match self {
+            Self::ForgetsTheType => questions.iter_mut().for_each(|q| q.kind = (q.kind + 1) % 3),
+            Self::ReadsTheNextToken => ids.rotate_left(1),
+            Self::AsksOneByOne => {
+                let alone =
+                    |q: &JointQuestion| CpuReadout.joint(rows, &ids, table, head, std::slice::from_ref(q));
+                let logits = questions.iter().map(alone).collect::<Result<Vec<_>, _>>()?;
+                return Ok(logits.concat());
+            }
+            Self::SkipsTheLastOption => {
+                let mut logits = CpuReadout.joint(rows, &ids, table, head, &questions)?;
+                logits.pop();
+                logits.extend(crate::buffer::output::<f32>(1));
+                return Ok(logits);
+            }
+        }
+        CpuReadout.joint(rows, &ids, table, head, &questions)
+    }
+}
+
+#[test]
+fn broken_joint_heads_are_noticed() {
+    assert!(noticed(&Backend::Readout(Arc::new(CpuReadout))).is_empty());
+    let notices = |fault| noticed(&Backend::Readout(Arc::new(fault)));
+    assert_eq!(notices(JointFault::ForgetsTheType), PROBE_LENGTHS);
+    // A sequence of one token has no next one, and a single question is alone.
+    assert_eq!(notices(JointFault::ReadsTheNextToken), PROBE_LENGTHS[1..]);
+    assert!(notices(JointFault::AsksOneByOne).len() >= 4);
+    assert_eq!(notices(JointFault::SkipsTheLastOption), PROBE_LENGTHS);
+}
+
+#[test]
+fn joint_heads_without_sense_are_refused() {
+    let head = |shape| {
+        let context = Context {
+            shapes: ModelShapes {
+                joint_head: shape,
+                ..shapes(2, 6)
+            },
+            dtype: CpuDtype::F32,
+        };
+        context.loadable()
+    };
+    let good = shapes(2, 6).joint_head.unwrap();
+    assert!(head(None).is_ok() && head(Some(good)).is_ok());
+    for bad in [
+        JointHeadShape { heads: 0, ..good },
+        JointHeadShape { heads: 3, ..good },
+        JointHeadShape { width: 0, ..good },
+        JointHeadShape {
+            feedforward: 0,
+            ..good
+        },
+    ] {
+        assert!(head(Some(bad)).is_err(), "{bad:?}");
     }
 }
 

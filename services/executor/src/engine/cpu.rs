@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use deltagate_checkpoint::ModelConfig;
+use deltagate_checkpoint::{JointHeadConfig, ModelConfig};
 use deltagate_kernels_api::Bindable;
 use deltagate_kernels_cpu::{Cpu, CpuDtype, Loader, Matrix, ModelShapes, Pool, candidates};
 use deltagate_kernels_weights::TensorView;
@@ -11,7 +11,7 @@ use deltagate_kernels_weights::TensorView;
 use super::{
     Dtype, EngineError, EngineSettings,
     device::{Device, DeviceIdentity},
-    shapes::{attention_shape, delta_rule_shape},
+    shapes::{attention_shape, delta_rule_shape, joint_head_shape},
 };
 
 pub(super) struct CpuDevice {
@@ -21,7 +21,11 @@ pub(super) struct CpuDevice {
 }
 
 impl CpuDevice {
-    pub(super) fn open(config: &ModelConfig, settings: &EngineSettings) -> Result<Self, EngineError> {
+    pub(super) fn open(
+        config: &ModelConfig,
+        joint_head: Option<&JointHeadConfig>,
+        settings: &EngineSettings,
+    ) -> Result<Self, EngineError> {
         let pool = Pool::new(settings.threads).map_err(|error| EngineError::Device {
             reason: error.to_string(),
         })?;
@@ -29,7 +33,7 @@ impl CpuDevice {
             Dtype::F32 => CpuDtype::F32,
             Dtype::Bf16 => CpuDtype::Bf16,
         };
-        let candidates = candidates(&shapes(config), dtype, &pool);
+        let candidates = candidates(&shapes(config, joint_head), dtype, &pool);
         Ok(Self {
             pool,
             loader: Loader::new(dtype),
@@ -38,7 +42,7 @@ impl CpuDevice {
     }
 }
 
-fn shapes(config: &ModelConfig) -> ModelShapes {
+fn shapes(config: &ModelConfig, joint_head: Option<&JointHeadConfig>) -> ModelShapes {
     ModelShapes {
         hidden: config.hidden_size,
         intermediate: config.intermediate_size,
@@ -47,6 +51,7 @@ fn shapes(config: &ModelConfig) -> ModelShapes {
         delta_rule: delta_rule_shape(config),
         attention: attention_shape(config),
         epsilon: config.rms_norm_eps,
+        joint_head: joint_head.map(joint_head_shape),
     }
 }
 

@@ -9,6 +9,7 @@ mod cpu;
 mod device;
 mod error;
 mod fingerprint;
+mod joint_head;
 mod layers;
 mod plan;
 mod probing;
@@ -101,7 +102,7 @@ pub struct ForwardOutput {
 pub struct OutputRow {
     /// Position in the sequence.
     pub position: u32,
-    /// Hidden values, or a logit per token id asked for.
+    /// Hidden values, a logit per row of a table, or one per option.
     pub values: Vec<f32>,
 }
 
@@ -146,7 +147,7 @@ impl Engine {
         settings: &EngineSettings,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Self, EngineError> {
-        let device = cpu::CpuDevice::open(source.config(), settings)?;
+        let device = cpu::CpuDevice::open(source.config(), source.joint_head().as_ref(), settings)?;
         Ok(Self {
             runtime: Box::new(runtime::ModelRuntime::load(device, source, settings, progress)?),
         })

@@ -1,6 +1,7 @@
 //! What is asked of the engine, and whether this model can do it.
 
 use deltagate_checkpoint::ModelConfig;
+use deltagate_kernels_api::{JointQuestion, QUESTION_TYPES};
 
 use super::EngineError;
 
@@ -35,7 +36,7 @@ pub enum RowSelection {
     All,
 }
 
-/// What is computed from each row.
+/// What is computed from the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Projection {
     /// The row itself.
@@ -44,27 +45,41 @@ pub enum Projection {
     OutputEmbedding(Vec<u32>),
     /// Its products with these rows of the decision head.
     DecisionHead(Vec<u32>),
+    /// A logit for each option of these questions, decided together from every row of the sequence: one row of values.
+    JointHead(Vec<JointQuestion>),
 }
 
 impl Projection {
-    /// Values that it gives for a row.
+    /// Values of a row that it gives.
     pub(crate) fn width(&self, hidden_size: usize) -> usize {
         match self {
             Self::Hidden => hidden_size,
             Self::OutputEmbedding(rows) | Self::DecisionHead(rows) => rows.len(),
+            Self::JointHead(questions) => questions.iter().map(|question| question.options.len()).sum(),
         }
     }
 }
 
-/// Tables that a model has beside its backbone, by their number of rows; 0 for one that it does not have.
+/// What a model has beside its backbone: tables by their number of rows, 0 for one that it does not have, and a joint head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tables {
     pub(super) output_embedding: usize,
     pub(super) decision_head: usize,
+    pub(super) joint_head: bool,
 }
 
 impl SequencePlan {
-    /// Positions that are read, in the order of the answer; none when it is every row.
+    /// Positions of the rows that are given back.
+    pub(super) fn answered(&self) -> Vec<u32> {
+        let last = || vec![self.token_ids.len().saturating_sub(1) as u32];
+        match (&self.projection, self.positions()) {
+            (Projection::JointHead(_), _) => last(),
+            (_, Some(positions)) => positions,
+            (_, None) => (0..self.token_ids.len() as u32).collect(),
+        }
+    }
+
+    /// Positions that are read, in order; none when it is every row.
     pub(super) fn positions(&self) -> Option<Vec<u32>> {
         match &self.rows {
             RowSelection::All => None,
@@ -105,6 +120,10 @@ pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, tables: Tables)
             Projection::Hidden => continue,
             Projection::OutputEmbedding(ids) => (ids, tables.output_embedding, "output embedding"),
             Projection::DecisionHead(rows) => (rows, tables.decision_head, "decision head"),
+            Projection::JointHead(questions) => {
+                joint(questions, sequence, tables).map_err(|reason| invalid(field("projection"), reason))?;
+                continue;
+            }
         };
         if there == 0 {
             return Err(invalid(field("projection"), format!("the model has no {what}")));
@@ -118,6 +137,30 @@ pub(super) fn validate(plan: &ForwardPlan, config: &ModelConfig, tables: Tables)
                 format!("a row is beyond the {what}"),
             ));
         }
+    }
+    Ok(())
+}
+
+/// Refuses questions that a joint head cannot be asked of this sequence.
+fn joint(questions: &[JointQuestion], sequence: &SequencePlan, tables: Tables) -> Result<(), &'static str> {
+    if !tables.joint_head {
+        return Err("the model has no joint head");
+    }
+    if sequence.rows != RowSelection::All {
+        return Err("the joint head reads every row");
+    }
+    if questions.is_empty() || questions.iter().any(|question| question.options.is_empty()) {
+        return Err("no question is asked, or one without options");
+    }
+    if questions.iter().any(|question| question.kind >= QUESTION_TYPES) {
+        return Err("a type is beyond the type embedding");
+    }
+    let tokens = sequence.token_ids.len();
+    let mut spans = questions
+        .iter()
+        .flat_map(|question| question.options.iter().chain([&question.span]));
+    if spans.any(|span| span.is_empty() || span.end > tokens) {
+        return Err("a span is empty or beyond the last token");
     }
     Ok(())
 }

@@ -48,6 +48,7 @@ impl<D: Device> ModelRuntime<D> {
         let tables = Tables {
             output_embedding: weights.output_embedding.as_ref().map_or(0, |_| config.vocab_size),
             decision_head: head.and_then(|head| head.shape.first().copied()).unwrap_or(0),
+            joint_head: weights.joint_head.is_some(),
         };
         let mut probed = Probed::default();
         probed.probe(KernelFamily::ALL, device.candidates(), settings.probe_timeout);
@@ -170,9 +171,7 @@ impl<D: Device> ModelRuntime<D> {
         pass: Pass<'_, D::Space>,
         bound: &Bound<D::Space>,
     ) -> Result<Vec<OutputRow>, EngineError> {
-        let positions = sequence
-            .positions()
-            .unwrap_or_else(|| (0..sequence.token_ids.len() as u32).collect());
+        let positions = sequence.answered();
         let width = sequence.projection.width(self.config.hidden_size);
         let rows = pass.into_rows().unwrap_or_default();
         if rows.len() != positions.len() || rows.iter().any(|row| row.len() != width) {

@@ -219,6 +219,14 @@ impl<S: Space> Calls<'_, '_, S> {
                         let table = table.ok_or_else(|| missing("the decision head"))?;
                         bound.readout.logits(&normed, table, rows)?
                     }
+                    Projection::JointHead(questions) => {
+                        let table = weights.output_embedding.as_ref();
+                        let table = table.ok_or_else(|| missing("the output embedding"))?;
+                        let head = weights.joint_head.as_ref();
+                        let head = head.ok_or_else(|| missing("the joint head"))?;
+                        let ids = &pass.sequence.token_ids;
+                        vec![bound.readout.joint(&normed, ids, table, head, questions)?]
+                    }
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! From the names of the config to the names of the kernels.
 
-use deltagate_checkpoint::ModelConfig;
-use deltagate_kernels_api::{AttentionShape, DeltaRuleShape};
+use deltagate_checkpoint::{JointHeadConfig, ModelConfig};
+use deltagate_kernels_api::{AttentionShape, DeltaRuleShape, JointHeadShape};
 
 /// Sizes of the delta-rule layers of a model.
 pub(super) const fn delta_rule_shape(config: &ModelConfig) -> DeltaRuleShape {
@@ -22,5 +22,16 @@ pub(super) const fn attention_shape(config: &ModelConfig) -> AttentionShape {
         rotary_dim: config.rotary_dim,
         rope_theta: config.rope_theta,
         epsilon: config.rms_norm_eps,
+    }
+}
+
+/// Sizes of the joint head of a model.
+pub(super) const fn joint_head_shape(config: &JointHeadConfig) -> JointHeadShape {
+    JointHeadShape {
+        width: config.width,
+        routing_layers: config.routing_layers,
+        layers: config.layers,
+        heads: config.heads,
+        feedforward: config.feedforward,
     }
 }

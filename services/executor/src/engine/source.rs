@@ -1,6 +1,6 @@
 //! Where tensors come from.
 
-use deltagate_checkpoint::{Checkpoint, ModelConfig, Weights};
+use deltagate_checkpoint::{Checkpoint, JointHeadConfig, ModelConfig, Weights};
 use deltagate_kernels_weights::TensorView;
 
 /// A model whose tensors can be read by unprefixed name, such as `layers.3.self_attn.q_proj.weight`.
@@ -37,6 +37,19 @@ pub trait TensorSource {
     fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
         Ok(None)
     }
+
+    /// Sizes of the joint head, if the model has one.
+    fn joint_head(&self) -> Option<JointHeadConfig> {
+        None
+    }
+
+    /// A tensor of the joint head by its name, such as `layers.0.linear1.weight`.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    fn joint_head_tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
+        Err(format!("there is no joint head with a tensor `{name}`"))
+    }
 }
 
 impl TensorSource for Checkpoint {
@@ -58,5 +71,14 @@ impl TensorSource for Checkpoint {
 
     fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
         Self::decision_head(self).map_err(|error| error.to_string())
+    }
+
+    fn joint_head(&self) -> Option<JointHeadConfig> {
+        Self::joint_head(self).map(|head| *head.config())
+    }
+
+    fn joint_head_tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
+        let head = Self::joint_head(self).ok_or("there is no joint head")?;
+        head.tensor(name).map_err(|error| error.to_string())
     }
 }

@@ -1,12 +1,13 @@
 //! Weights on the device, fused while they load.
 
 use deltagate_checkpoint::{LayerKind, ModelConfig, Weights};
-use deltagate_kernels_api::Space;
+use deltagate_kernels_api::{JointHead, Space};
 use deltagate_kernels_weights::TensorView;
 
 use super::{
     EngineError, LoadProgress, TensorSource,
     device::Device,
+    joint_head,
     shapes::{attention_shape, delta_rule_shape},
 };
 
@@ -17,6 +18,7 @@ pub(super) struct ModelWeights<S: Space> {
     /// Shares the memory of `embedding` when it is tied.
     pub(super) output_embedding: Option<S::Tensor>,
     pub(super) decision_head: Option<S::Tensor>,
+    pub(super) joint_head: Option<JointHead<S>>,
 }
 
 pub(super) struct LayerWeights<S: Space> {
@@ -68,9 +70,9 @@ pub(super) struct FullAttentionWeights<S: Space> {
 }
 
 /// Reads tensors, puts them on the device and counts their bytes.
-struct Reader<'a, D: Device> {
-    device: &'a D,
-    source: &'a dyn TensorSource,
+pub(super) struct Reader<'a, D: Device> {
+    pub(super) device: &'a D,
+    pub(super) source: &'a dyn TensorSource,
     progress: &'a mut dyn FnMut(LoadProgress),
     done: u64,
     total: u64,
@@ -100,6 +102,7 @@ pub(super) fn load<D: Device>(
     let own_head = head.filter(|head| head.bytes.as_ptr() != embedding.bytes.as_ptr());
     let beside = own_head.iter().chain(&decision_head);
     reader.total = beside.map(|view| view.bytes.len() as u64).sum();
+    reader.total += joint_head::bytes(source)?;
     for (name, _) in deltagate_checkpoint::backbone_tensors(config) {
         reader.total += reader.view(&name)?.bytes.len() as u64;
     }
@@ -127,16 +130,18 @@ pub(super) fn load<D: Device>(
             Some(reader.table(view.name, &view, rows, hidden)?)
         }
     };
+    let joint_head = joint_head::load(&mut reader)?;
     Ok(ModelWeights {
         embedding,
         layers,
         final_norm,
         output_embedding,
         decision_head,
+        joint_head,
     })
 }
 
-fn failed(name: &str, reason: String) -> EngineError {
+pub(super) fn failed(name: &str, reason: String) -> EngineError {
     EngineError::Tensor {
         name: name.to_owned(),
         reason,
@@ -151,7 +156,7 @@ impl<'a, D: Device> Reader<'a, D> {
         self.source.tensor(name).map_err(|reason| failed(name, reason))
     }
 
-    fn count(&mut self, views: &[TensorView<'_>]) {
+    pub(super) fn count(&mut self, views: &[TensorView<'_>]) {
         self.done += views.iter().map(|view| view.bytes.len() as u64).sum::<u64>();
         (self.progress)(LoadProgress {
             done_bytes: self.done,

@@ -10,6 +10,7 @@ const LIMITS: ModelLimits = ModelLimits {
     hidden_size: 4,
     output_embedding: true,
     decision_head_rows: 3,
+    joint_head: true,
 };
 
 fn sequence(token_ids: Vec<u32>) -> v1::Sequence {
@@ -55,6 +56,107 @@ fn embedding(token_ids: Vec<u32>) -> Option<WireProjection> {
 
 fn decision(rows: Vec<u32>) -> Option<WireProjection> {
     Some(WireProjection::DecisionHead(v1::DecisionHeadRows { rows }))
+}
+
+fn joint(questions: Vec<v1::JointQuestion>) -> v1::ForwardRequest {
+    let mut request = with_projection(Some(WireProjection::JointHead(v1::JointQuestions { questions })));
+    request.sequences[0].readout.as_mut().unwrap().rows = Some(WireRows::All(v1::AllRows {}));
+    request
+}
+
+fn span(start: u32, end: u32) -> v1::TokenSpan {
+    v1::TokenSpan { start, end }
+}
+
+/// A question about a sequence of three tokens.
+fn question() -> v1::JointQuestion {
+    v1::JointQuestion {
+        r#type: 2,
+        span: Some(span(0, 3)),
+        options: vec![span(2, 3), span(0, 1)],
+    }
+}
+
+#[test]
+fn questions_for_the_joint_head_are_checked_span_by_span() {
+    let valid = validate(&joint(vec![question(); 256]), &LIMITS).unwrap();
+    let sequence = &valid.plan.sequences[0];
+    let Projection::JointHead(questions) = &sequence.projection else {
+        panic!("{sequence:?}")
+    };
+    assert_eq!((questions.len(), expected_width(sequence, &LIMITS)), (256, 512));
+    assert_eq!(expected_rows(sequence), 1);
+    assert_eq!((questions[0].kind, questions[0].options[0].clone()), (2, 2..3));
+
+    let with = |change: &dyn Fn(&mut v1::JointQuestion)| {
+        let mut second = question();
+        change(&mut second);
+        joint(vec![question(), second])
+    };
+    let at = "sequences[0].readout.joint_head.questions";
+    for (request, field, reason) in [
+        (joint(vec![]), String::new(), "OUT_OF_RANGE"),
+        (joint(vec![question(); 257]), String::new(), "OUT_OF_RANGE"),
+        (
+            with(&|q| q.options = vec![span(0, 1); 4095]),
+            String::new(),
+            "OUT_OF_RANGE",
+        ),
+        (with(&|q| q.r#type = 3), "[1].type".into(), "OUT_OF_RANGE"),
+        (with(&|q| q.span = None), "[1].span".into(), "REQUIRED"),
+        (
+            with(&|q| q.span = Some(span(2, 2))),
+            "[1].span".into(),
+            "OUT_OF_RANGE",
+        ),
+        (
+            with(&|q| q.span = Some(span(0, 4))),
+            "[1].span".into(),
+            "OUT_OF_RANGE",
+        ),
+        (with(&|q| q.options = vec![]), "[1].options".into(), "REQUIRED"),
+        (
+            with(&|q| q.options[1] = span(3, 2)),
+            "[1].options[1]".into(),
+            "OUT_OF_RANGE",
+        ),
+        (
+            with(&|q| q.options[1] = span(u32::MAX, u32::MAX)),
+            "[1].options[1]".into(),
+            "OUT_OF_RANGE",
+        ),
+    ] {
+        let error = validate(&request, &LIMITS).expect_err(&field);
+        let found = (&*error.fields[0].field, &*error.fields[0].reason);
+        assert_eq!(found, (&*format!("{at}{field}"), reason));
+    }
+
+    let mut last = joint(vec![question()]);
+    last.sequences[0].readout.as_mut().unwrap().rows = Some(WireRows::Last(v1::LastRow {}));
+    let error = validate(&last, &LIMITS).unwrap_err();
+    assert_eq!(error.fields[0].field, "sequences[0].readout.rows");
+
+    let limits = ModelLimits {
+        joint_head: false,
+        ..LIMITS
+    };
+    let error = validate(&joint(vec![question()]), &limits).unwrap_err();
+    let found = (&*error.fields[0].field, &*error.fields[0].reason);
+    assert_eq!(found, ("sequences[0].readout.joint_head", "UNSUPPORTED"));
+
+    // Positions count from the prefix.
+    let mut prefixed = joint(vec![question()]);
+    prefixed.prefix_token_ids = vec![1, 2];
+    let moved = |end| {
+        let mut request = prefixed.clone();
+        let readout = request.sequences[0].readout.as_mut().unwrap();
+        let Some(WireProjection::JointHead(asked)) = &mut readout.projection else {
+            panic!()
+        };
+        asked.questions[0].options[0] = span(2, end);
+        request
+    };
+    assert!(validate(&moved(5), &LIMITS).is_ok() && validate(&moved(6), &LIMITS).is_err());
 }
 
 #[test]
@@ -157,6 +259,7 @@ fn a_model_without_a_table_projects_on_nothing() {
     let limits = ModelLimits {
         output_embedding: false,
         decision_head_rows: 0,
+        joint_head: false,
         ..LIMITS
     };
     for (projection, field) in [

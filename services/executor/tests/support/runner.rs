@@ -111,6 +111,7 @@ pub const LIMITS: ModelLimits = ModelLimits {
     hidden_size: 2,
     output_embedding: true,
     decision_head_rows: 0,
+    joint_head: false,
 };
 
 pub fn loader(script: Arc<Script>) -> Loader {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod binding;
+mod joint_head;
 pub(super) mod support;
 mod timing;
 

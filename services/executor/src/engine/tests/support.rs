@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use deltagate_checkpoint::{LayerKind, ModelConfig, backbone_tensors};
+use deltagate_checkpoint::{JointHeadConfig, LayerKind, ModelConfig, backbone_tensors, joint_head_tensors};
 use deltagate_kernels_api::Random;
 use deltagate_kernels_weights::{Dtype as FileDtype, TensorView};
 
@@ -45,6 +45,7 @@ pub(super) struct Memory {
     pub(super) config: ModelConfig,
     pub(super) tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
     pub(super) head: Option<&'static str>,
+    pub(super) joint_head: Option<JointHeadConfig>,
 }
 
 impl Memory {
@@ -67,6 +68,7 @@ impl Memory {
             config,
             tensors,
             head: Some("embed_tokens.weight"),
+            joint_head: None,
         }
     }
 
@@ -80,6 +82,21 @@ impl Memory {
         self
     }
 
+    /// Gives it a joint head.
+    pub(super) fn with_joint_head(mut self, sizes: JointHeadConfig) -> Self {
+        for (index, (name, shape)) in joint_head_tensors(&sizes).into_iter().enumerate() {
+            let range = match shape[..] {
+                [_, inputs] => (3.0 / inputs as f64).sqrt(),
+                _ => 0.5,
+            };
+            let values = Random::new(500 + index as u64).values(shape.iter().product(), -range, range);
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.tensors.insert(format!("{JOINT_HEAD}{name}"), (shape, bytes));
+        }
+        self.joint_head = Some(sizes);
+        self
+    }
+
     pub(super) fn set_first(&mut self, name: &str, value: f32) {
         if let Some((_, bytes)) = self.tensors.get_mut(name) {
             bytes[..4].copy_from_slice(&value.to_le_bytes());
@@ -88,6 +105,7 @@ impl Memory {
 }
 
 const DECISION_HEAD: &str = "decision head";
+pub(super) const JOINT_HEAD: &str = "joint head: ";
 
 impl TensorSource for Memory {
     fn config(&self) -> &ModelConfig {
@@ -113,6 +131,14 @@ impl TensorSource for Memory {
 
     fn decision_head(&self) -> Result<Option<TensorView<'_>>, String> {
         Ok(self.tensor(DECISION_HEAD).ok())
+    }
+
+    fn joint_head(&self) -> Option<JointHeadConfig> {
+        self.joint_head
+    }
+
+    fn joint_head_tensor(&self, name: &str) -> Result<TensorView<'_>, String> {
+        self.tensor(&format!("{JOINT_HEAD}{name}"))
     }
 }
 
