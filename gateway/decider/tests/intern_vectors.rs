@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use deltagate_decider::systemone::parse_body;
@@ -27,6 +28,10 @@ impl Tokenizer for Marked {
             ids.extend(part.bytes().map(u32::from));
         }
         Ok(ids)
+    }
+
+    fn added_text(&self, _: &str) -> Vec<Range<usize>> {
+        Vec::new()
     }
 }
 

@@ -83,6 +83,10 @@ impl Family for OpenJev {
         }
     }
 
+    fn shows_question_ids(&self) -> bool {
+        false
+    }
+
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
         Ok(Box::new(OpenJevDecider::new(
             self.config.clone(),

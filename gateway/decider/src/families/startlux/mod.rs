@@ -85,6 +85,10 @@ impl Family for StartLux {
         }
     }
 
+    fn shows_question_ids(&self) -> bool {
+        false
+    }
+
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
         Ok(Box::new(StartLuxDecider::new(
             self.config.clone(),
