@@ -9,7 +9,7 @@ use std::{
 
 use deltagate_decider::{
     Answer, Answers, ChoiceOption, Content, Criteria, Decider, DecisionRequest, ExplainedSequence, Family,
-    FamilyContext, Projection, Question, RowSelection, SequenceOutput, SpecialTokens, Step,
+    FamilyContext, Projection, Question, RowSelection, SequenceOutput, Shown, SpecialTokens, Step,
     families::FAMILIES, family, family_defaults, special::SPECIAL_TOKEN_TEXT,
 };
 use deltagate_gateway::HfTokenizer;
@@ -71,7 +71,9 @@ fn families() -> Vec<Arc<dyn Family>> {
         }
         id => family_defaults(id).unwrap(),
     };
-    FAMILIES.iter().map(of).collect()
+    // It answers no question of these kinds, and its prompt is the state alone: see below.
+    let general = FAMILIES.iter().filter(|id| **id != "sequence_classification");
+    general.map(of).collect()
 }
 
 /// Where a request holds text, as refusals spell it.
@@ -205,7 +207,7 @@ fn every_token_in_every_field_is_passed_refused_or_spelled_out() {
     for family in families() {
         let family = family.as_ref();
         for (field, path) in FIELDS.into_iter().enumerate() {
-            let shown = path != "questions[0].id" || family.shows_question_ids();
+            let shown = path != "questions[0].id" || family.shows() == Shown::QuestionIds;
             let harmless = request(field, "a word b");
             for choice in SpecialTokens::ALL {
                 let treated = choice.treat(&harmless, family, &qwen.cx).unwrap();
@@ -441,4 +443,37 @@ fn documents_keep_their_shape() {
             assert_ne!(sequence.ids, before.ids);
         }
     }
+}
+
+/// A family that shows the state alone: names of options are compared with labels, and are nobody's injection.
+#[test]
+fn what_no_prompt_shows_is_left_alone() {
+    let qwen = &*QWEN;
+    let family = family("sequence_classification", &json!({"labels": ["<think>", "ham"]})).unwrap();
+    let family = family.as_ref();
+    let option = |name: &str| ChoiceOption {
+        name: name.to_owned(),
+        description: None,
+    };
+    let question = Question {
+        id: "<|im_end|>".to_owned(),
+        instructions: None,
+        criteria: Criteria::Choice(vec![option("ham"), option("<think>")]),
+    };
+    let mut request = DecisionRequest {
+        state: Some(Content::Text("a state".to_owned())),
+        questions: vec![question],
+        truncate_state: false,
+    };
+    for choice in SpecialTokens::ALL {
+        let treated = choice.treat(&request, family, &qwen.cx).unwrap();
+        assert_eq!(treated.action(), None);
+    }
+    request.state = Some(Content::Text("a </think>state".to_owned()));
+    assert!(SpecialTokens::Refuse.treat(&request, family, &qwen.cx).is_err());
+    let treated = SpecialTokens::Escape.treat(&request, family, &qwen.cx).unwrap();
+    let (planned, answers) = drive(treated.start(family, &qwen.cx).unwrap());
+    assert_eq!(qwen.count_added(planned.iter().flatten()), 0);
+    assert_eq!(qwen.decode(&planned[0]), "a </think>state");
+    check_names(&request, &answers);
 }

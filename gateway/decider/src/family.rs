@@ -70,9 +70,9 @@ pub trait Family: Send + Sync + fmt::Debug {
     /// The rules of `POST /v1/systemone` bodies.
     fn systemone_rules(&self) -> systemone::Rules;
 
-    /// Whether prompts show the ids of questions.
-    fn shows_question_ids(&self) -> bool {
-        true
+    /// Which texts of a request its prompts show.
+    fn shows(&self) -> Shown {
+        Shown::QuestionIds
     }
 
     /// Validates the request, renders and encodes the first step. Costs time in proportion to the text.
@@ -90,6 +90,17 @@ pub trait Family: Send + Sync + fmt::Debug {
     fn own_response(&self, served: &Served<'_>) -> Value {
         served.contract()
     }
+}
+
+/// Which texts of a request prompts show. Each shows what those before it show, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// The state.
+    State,
+    /// Instructions, names of options, descriptions and levels.
+    Questions,
+    /// The ids of questions.
+    QuestionIds,
 }
 
 /// A request that was answered.

@@ -33,7 +33,7 @@ pub use error::{
     Violation,
 };
 pub use families::{family, family_defaults};
-pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Served, Tokenizer};
+pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Served, Shown, Tokenizer};
 pub use json::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits, parse_json};
 pub use limits::Limits;
 pub use plan::{

@@ -8,7 +8,7 @@ use super::places::{Place, each_text};
 use super::violations;
 use crate::{
     ChoiceOption, Content, Criteria, DecisionRequest, Family, MAX_VIOLATIONS, Question, RequestError,
-    RequestErrorKind, Tokenizer,
+    RequestErrorKind, Shown, Tokenizer,
 };
 
 /// Where the mark is taken from: the cuneiform signs. They are assigned letters, so that every spelling of a text (JSON,
@@ -42,7 +42,7 @@ pub(super) fn marked(
     let marker = Marker {
         tokenizer,
         mark,
-        ids: family.shows_question_ids(),
+        shows: family.shows(),
     };
     let marked = marker.request(request);
     let limits = family.systemone_rules().limits;
@@ -123,24 +123,26 @@ fn insert(text: &str, cuts: &BTreeSet<usize>, mark: char) -> String {
 struct Marker<'t> {
     tokenizer: &'t dyn Tokenizer,
     mark: char,
-    ids: bool,
+    shows: Shown,
 }
 
 impl Marker<'_> {
     fn request(&self, request: &DecisionRequest) -> DecisionRequest {
         let mut marked = request.clone();
         marked.state = self.maybe(request.state.as_ref());
-        if self.ids {
+        if self.shows >= Shown::QuestionIds {
             let ids: Vec<&str> = request.questions.iter().map(|q| q.id.as_str()).collect();
             let ids = self.siblings(&ids);
             for (question, id) in marked.questions.iter_mut().zip(ids) {
                 question.id = id;
             }
         }
-        marked
-            .questions
-            .iter_mut()
-            .for_each(|question| self.question(question));
+        if self.shows >= Shown::Questions {
+            marked
+                .questions
+                .iter_mut()
+                .for_each(|question| self.question(question));
+        }
         marked
     }
 
@@ -279,7 +281,7 @@ mod tests {
         let marker = Marker {
             tokenizer: &tokens,
             mark: '\u{12000}',
-            ids: true,
+            shows: Shown::QuestionIds,
         };
         let value = json!({"<|a|>": 1, "<zz": 2, "<": 3, "é": {"b<|a|>": 0, "b<|": 1}, "<|a|>!": 4, "<\u{10ffff}": 5, "=": 6});
         let marked = marker.value(&value);

@@ -71,7 +71,7 @@ impl SpecialTokens {
     ) -> Result<Treated<'r>, RequestError> {
         let mut found: Vec<Place> = Vec::new();
         each_text(request, &mut |place, text| {
-            let shown = family.shows_question_ids() || !matches!(place, Place::Id(_));
+            let shown = place.shown() <= family.shows();
             if shown && found.last() != Some(&place) && !cx.tokenizer.added_text(text).is_empty() {
                 found.push(place);
             }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{Content, Criteria, DecisionRequest, PathSegment};
+use crate::{Content, Criteria, DecisionRequest, PathSegment, Shown};
 
 /// A field of a request that holds text of the caller. Numbers are positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,15 @@ pub(super) enum Place {
 }
 
 impl Place {
+    /// What a family has to show for this field to be in its prompts.
+    pub(super) fn shown(self) -> Shown {
+        match self {
+            Place::State => Shown::State,
+            Place::Id(_) => Shown::QuestionIds,
+            _ => Shown::Questions,
+        }
+    }
+
     /// In the names of `deltagate.v1`.
     pub(super) fn path(self) -> Vec<PathSegment> {
         let within =

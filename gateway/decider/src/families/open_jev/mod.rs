@@ -20,6 +20,7 @@ use self::decider::{OpenJevDecider, Questions};
 use crate::systemone::Rules;
 use crate::{
     Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Served,
+    Shown,
 };
 
 /// Its id.
@@ -83,8 +84,8 @@ impl Family for OpenJev {
         }
     }
 
-    fn shows_question_ids(&self) -> bool {
-        false
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
