@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use deltagate_decider::SpecialTokens;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of the gateway. Unknown keys are refused.
@@ -37,6 +38,8 @@ pub struct GatewayConfig {
     /// Longest that a request waits for a binding or a permit that is being replaced, within its deadline.
     #[serde(with = "humantime_serde")]
     pub swap_wait: Duration,
+    /// What becomes of text in a request that spells a special token of the model, such as `<|im_end|>`.
+    pub special_tokens: SpecialTokens,
     /// What a request may ask for.
     pub limits: LimitsConfig,
     /// How the rest of the mesh is followed.
@@ -58,6 +61,7 @@ impl Default for GatewayConfig {
             own_responses: BTreeSet::new(),
             request_timeout: Duration::from_secs(30),
             swap_wait: Duration::from_secs(2),
+            special_tokens: SpecialTokens::Parity,
             limits: LimitsConfig::default(),
             follow: FollowConfig::default(),
             drain: DrainConfig::default(),
@@ -244,6 +248,24 @@ mod tests {
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<GatewayConfig>(&text).unwrap(), config);
         assert!(text.contains(r#""request_timeout":"30s""#));
+        assert!(text.contains(r#""special_tokens":"parity""#));
+    }
+
+    #[test]
+    fn special_tokens_are_one_of_three_words() {
+        for choice in SpecialTokens::ALL {
+            let text = format!(r#"{{"special_tokens":"{choice}"}}"#);
+            let config: GatewayConfig = serde_json::from_str(&text).unwrap();
+            assert_eq!(config.special_tokens, choice);
+            assert_eq!(choice.name().parse(), Ok(choice));
+        }
+        for text in [
+            r#"{"special_tokens":"strip"}"#,
+            r#"{"special_tokens":"Parity"}"#,
+            r#"{"special_tokens":true}"#,
+        ] {
+            assert!(serde_json::from_str::<GatewayConfig>(text).is_err(), "{text}");
+        }
     }
 
     #[test]

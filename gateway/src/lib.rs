@@ -9,6 +9,7 @@ pub mod classify;
 mod config;
 mod grpc;
 mod http;
+mod metrics;
 pub mod readiness;
 mod server;
 mod tokenizer;

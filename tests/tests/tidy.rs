@@ -91,6 +91,8 @@ fn invariant_1_unsafe_and_cuda_live_in_kernels() {
 fn invariant_1_only_mesh_knows_exporters() {
     only_in("opentelemetry-otlp", &["services/mesh"]);
     only_in("opentelemetry_sdk", &["services/mesh"]);
+    only_in("opentelemetry-prometheus", &["services/mesh"]);
+    only_in("prometheus", &["services/mesh"]);
 }
 
 #[test]

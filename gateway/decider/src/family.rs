@@ -1,6 +1,7 @@
 //! What a family is: something that turns a request into plans and their outputs into answers.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,11 @@ use crate::{
 pub trait Tokenizer: Send + Sync {
     /// Encodes a whole string. No token is added; text that spells a special token becomes that token.
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError>;
+
+    /// Where `text` spells special tokens, that is tokens which were added to the vocabulary and are looked for before a text
+    /// is cut into words: byte ranges, left to right, without overlap. All of which [`Tokenizer::encode`] may make such a
+    /// token, whatever stands before and after `text`.
+    fn added_text(&self, text: &str) -> Vec<Range<usize>>;
 }
 
 /// What a family needs to know of the model it runs on.
@@ -70,6 +76,11 @@ pub trait Family: Send + Sync + fmt::Debug {
     /// The rules of `POST /v1/systemone` bodies.
     fn systemone_rules(&self) -> systemone::Rules;
 
+    /// Which texts of a request its prompts show.
+    fn shows(&self) -> Shown {
+        Shown::QuestionIds
+    }
+
     /// Validates the request, renders and encodes the first step. Costs time in proportion to the text.
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError>;
 
@@ -85,6 +96,17 @@ pub trait Family: Send + Sync + fmt::Debug {
     fn own_response(&self, served: &Served<'_>) -> Value {
         served.contract()
     }
+}
+
+/// Which texts of a request prompts show. Each shows what those before it show, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// The state.
+    State,
+    /// Instructions, names of options, descriptions and levels.
+    Questions,
+    /// The ids of questions.
+    QuestionIds,
 }
 
 /// A request that was answered.

@@ -7,6 +7,7 @@
 //! * [`json`]: the strict parser, and the JSON spellings that prompts use (Python's, byte for byte).
 //! * [`systemone`]: the HTTP body of `POST /v1/systemone`, in both directions.
 //! * [`families`]: one module per family, and how to add one.
+//! * [`special`]: text that spells a special token.
 //! * [`probability`], [`chat`], [`python`]: what several families share.
 //!
 //! No error of this crate holds text of a request: violations name positions (`questions[0].choice.options[3].name`).
@@ -16,6 +17,7 @@ pub mod families;
 pub mod json;
 pub mod probability;
 pub mod python;
+pub mod special;
 pub mod systemone;
 
 mod answer;
@@ -31,7 +33,7 @@ pub use error::{
     Violation,
 };
 pub use families::{family, family_defaults};
-pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Served, Tokenizer};
+pub use family::{Decider, ExplainedSequence, Family, FamilyContext, Served, Shown, Tokenizer};
 pub use json::{DuplicateKeys, JsonError, JsonErrorKind, JsonLimits, parse_json};
 pub use limits::Limits;
 pub use plan::{
@@ -39,3 +41,4 @@ pub use plan::{
     Step,
 };
 pub use request::{ChoiceOption, Content, Criteria, DecisionRequest, Question};
+pub use special::SpecialTokens;

@@ -3,7 +3,9 @@
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 use deltagate_decider::systemone::parse_body;
 use deltagate_decider::{
@@ -27,6 +29,10 @@ impl Tokenizer for Marked {
             ids.extend(part.bytes().map(u32::from));
         }
         Ok(ids)
+    }
+
+    fn added_text(&self, _: &str) -> Vec<Range<usize>> {
+        Vec::new()
     }
 }
 

@@ -14,12 +14,13 @@ use super::{
     refusal::Refusal,
     rounds::Rounds,
 };
-use crate::{config::GatewayConfig, view::MeshView};
+use crate::{config::GatewayConfig, metrics::Metrics, view::MeshView};
 
 /// Answers calls of both faces. Dropping the future of a call ends its work everywhere.
 pub struct Classifier {
     pub(super) config: Arc<GatewayConfig>,
     pub(super) view: Arc<MeshView>,
+    pub(super) metrics: Arc<Metrics>,
     slots: Semaphore,
     /// Bounds the threads that tokenise long texts.
     pub(super) tokenizers: Semaphore,
@@ -33,6 +34,7 @@ impl Classifier {
         Self {
             config,
             view,
+            metrics: Arc::new(Metrics::new()),
             slots,
             tokenizers: Semaphore::new(cores),
         }

@@ -7,6 +7,7 @@ mod progress;
 mod refusal;
 mod resolve;
 mod rounds;
+mod special;
 
 pub use call::{Call, Classified, Decode, Event, Events, KernelTime, Timings, new_request_id};
 pub use classifier::Classifier;

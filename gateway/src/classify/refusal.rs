@@ -1,6 +1,6 @@
 //! Why a call has no answers. Both faces map it from here, so that their codes agree.
 
-use deltagate_decider::{DeciderError, RequestError, Violation};
+use deltagate_decider::{DeciderError, RequestError, Violation, special::SPECIAL_TOKEN_TEXT};
 use deltagate_mesh::error::ServiceError;
 use tonic::Status;
 
@@ -56,6 +56,7 @@ impl Refusal {
             Self::Request(error) => {
                 let reason = match error.reason() {
                     "PROMPT_TOO_LONG" => "PROMPT_TOO_LONG",
+                    SPECIAL_TOKEN_TEXT => SPECIAL_TOKEN_TEXT,
                     _ => "INVALID_REQUEST",
                 };
                 let message = error.violations.first().map_or_else(

@@ -22,6 +22,7 @@ use super::{
     progress::Stage,
     refusal::Refusal,
     resolve::resolve,
+    special::Special,
 };
 use crate::{
     tokenizer::{BrakedTokenizer, RaiseOnDrop},
@@ -51,6 +52,7 @@ pub(super) struct Rounds<'a> {
     text_bytes: usize,
     arrived: Instant,
     patience: Duration,
+    special: Special,
     gone: Arc<AtomicBool>,
     _raise: RaiseOnDrop,
 }
@@ -78,6 +80,7 @@ impl<'a> Rounds<'a> {
             text_bytes: call.text_bytes,
             arrived: call.arrived,
             patience: classifier.config.swap_wait,
+            special: Special::new(classifier.config.special_tokens, &classifier.metrics),
             _raise: RaiseOnDrop(Arc::clone(&gone)),
             gone,
         }
@@ -293,8 +296,9 @@ impl<'a> Rounds<'a> {
             max_tokens: model.max_tokens,
         };
         let (family, request) = (Arc::clone(&model.family), Arc::clone(request));
+        let special = self.special.clone();
         self.decide(move || {
-            let mut decider = family.start(&request, &cx)?;
+            let mut decider = special.start(family.as_ref(), &request, &cx)?;
             let step = decider.step(None)?;
             Ok((decider, step))
         })

@@ -31,6 +31,7 @@ pub(crate) fn router(face: Face) -> Router {
         .route("/v1/health", routing::get(probes::health))
         .route("/livez", routing::get(probes::live))
         .route("/readyz", routing::get(probes::ready))
+        .route("/metrics", routing::get(probes::metrics))
         .fallback(respond::unknown_route)
         .method_not_allowed_fallback(respond::wrong_method)
         .layer(middleware::from_fn(envelope::wrap))

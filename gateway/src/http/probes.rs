@@ -1,4 +1,4 @@
-//! `/health` with reasons, `/livez`, `/readyz`.
+//! `/health` with reasons, `/livez`, `/readyz`, `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,12 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use deltagate_mesh::{error::ServiceError, metrics};
 use deltagate_proto::v1::{BindingState, CapabilitySnapshot};
-use http::StatusCode;
+use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use super::Face;
+use super::{Face, respond};
 use crate::view::{AssessedExecutor, Assessment, Obstacle};
 
 /// 200 only when a request would be answered; the reasons otherwise.
@@ -59,6 +60,17 @@ pub(super) async fn ready(State(face): State<Face>) -> Response {
             Json(json!({"status": "unavailable"})),
         )
             .into_response()
+    }
+}
+
+/// What this process counts, in Prometheus's text format.
+pub(super) async fn metrics() -> Response {
+    match metrics::text() {
+        Some(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        None => respond::service_error(ServiceError::unavailable(
+            "NO_METRICS",
+            "this process has no metrics",
+        )),
     }
 }
 

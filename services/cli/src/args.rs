@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use deltagate_decider::SpecialTokens;
 
 use crate::executors::UpModelConfig;
 
@@ -186,6 +187,9 @@ pub(crate) struct ExplainArgs {
     /// Longest sequence in tokens; the model's own limit when absent
     #[arg(long, value_name = "N")]
     pub(crate) max_length: Option<usize>,
+    /// What becomes of text that spells a special token: parity, refuse or escape
+    #[arg(long, value_name = "CHOICE", default_value_t)]
+    pub(crate) special_tokens: SpecialTokens,
 }
 
 #[derive(Debug, Args)]

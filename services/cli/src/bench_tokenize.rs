@@ -1,6 +1,7 @@
 //! `bench tokenize`: what a request's text costs before and after the device, part by part, in this process.
 
 use std::{
+    ops::Range,
     process::ExitCode,
     sync::{
         Arc,
@@ -104,6 +105,10 @@ impl Tokenizer for Timed {
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
         ids
+    }
+
+    fn added_text(&self, text: &str) -> Vec<Range<usize>> {
+        self.inner.added_text(text)
     }
 }
 

@@ -63,9 +63,13 @@ pub(crate) fn run(args: &ExplainArgs, output: Output) -> Result<ExitCode, Failur
         tokenizer: Arc::new(tokenizer),
         max_tokens,
     };
-    let sequences = family
-        .explain(&request.request, &context)
-        .map_err(|e| Failure::usage(format!("request: {e}")))?
+    let refused = |e: &dyn std::fmt::Display| Failure::usage(format!("request: {e}"));
+    let sequences = args
+        .special_tokens
+        .treat(&request.request, family.as_ref(), &context)
+        .map_err(|e| refused(&e))?
+        .explain(family.as_ref(), &context)
+        .map_err(|e| refused(&e))?
         .into_iter()
         .map(Explained::from)
         .collect();

@@ -9,6 +9,7 @@ pub mod error;
 pub mod health;
 mod interrupt;
 pub mod lifeline;
+pub mod metrics;
 pub mod panics;
 pub mod permit;
 pub mod server;

@@ -1,8 +1,10 @@
-//! Logs to stderr and spans to an OTLP collector: set up once per process, and never in the way of a request.
+//! Logs to stderr, spans to an OTLP collector, and [metrics]: set up once per process, and never in the way of a request.
 //!
 //! Spans go through a bounded queue to a thread of their own; when the collector is away they are dropped there. Logs
 //! and spans are filtered apart: turning the log level down does not cut traces. Only spans are exported, no log
 //! events, so no log line can reach a collector.
+//!
+//! [metrics]: crate::metrics
 
 use std::{
     sync::{Mutex, OnceLock, PoisonError, mpsc},
@@ -13,12 +15,15 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::{
     Resource,
+    error::OTelSdkError,
     propagation::TraceContextPropagator,
     trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider},
 };
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, fmt, layer::SubscriberExt};
+
+use crate::metrics;
 
 /// Spans that may wait for the collector; beyond that they are dropped.
 const QUEUE_SPANS: usize = 16_384;
@@ -76,6 +81,9 @@ pub enum TelemetryError {
     /// The exporter cannot be built for this endpoint.
     #[error("telemetry.otlp_endpoint is not usable")]
     Exporter(#[from] ExporterBuildError),
+    /// The metrics cannot be set up.
+    #[error("metrics are not usable")]
+    Metrics(#[from] OTelSdkError),
     /// The exporter's runtime did not start.
     #[error("telemetry runtime did not start")]
     Runtime(#[source] std::io::Error),
@@ -125,7 +133,12 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     }
     // The libraries' own announcements are no news; a directive of the user's still wins.
     let log_filter = EnvFilter::builder().parse(format!("opentelemetry=warn,{}", config.log_level))?;
-    let (provider, runtime) = provider(service, config)?;
+    let name = config
+        .service_name
+        .clone()
+        .unwrap_or_else(|| format!("deltagate-{service}"));
+    let resource = Resource::builder().with_service_name(name).build();
+    let (provider, runtime) = provider(resource.clone(), config)?;
 
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("deltagate"))
@@ -153,6 +166,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
 
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     opentelemetry::global::set_tracer_provider(provider.clone());
+    metrics::install(resource)?;
     let _ = INSTALLED.set(Installed {
         endpoint: config.otlp_endpoint.clone(),
         provider,
@@ -178,15 +192,10 @@ pub fn flush(bound: Duration) -> bool {
 }
 
 fn provider(
-    service: &'static str,
+    resource: Resource,
     config: &TelemetryConfig,
 ) -> Result<(SdkTracerProvider, Option<tokio::runtime::Runtime>), TelemetryError> {
-    let name = config
-        .service_name
-        .clone()
-        .unwrap_or_else(|| format!("deltagate-{service}"));
-    let builder =
-        SdkTracerProvider::builder().with_resource(Resource::builder().with_service_name(name).build());
+    let builder = SdkTracerProvider::builder().with_resource(resource);
     let Some(endpoint) = &config.otlp_endpoint else {
         // A caller's context still flows through to the services that do export.
         let sampler = Sampler::ParentBased(Box::new(Sampler::AlwaysOff));

@@ -1,5 +1,6 @@
 //! Runs a request through the family with a tokenizer of bytes and an executor that makes up its logits.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use deltagate_decider::{
@@ -18,6 +19,10 @@ impl Tokenizer for Bytes {
             other => 1000 + u32::from(other),
         };
         Ok(text.bytes().map(token).collect())
+    }
+
+    fn added_text(&self, _: &str) -> Vec<Range<usize>> {
+        Vec::new()
     }
 }
 

@@ -7,6 +7,7 @@
     clippy::panic
 )]
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use deltagate_decider::{
@@ -30,6 +31,10 @@ impl Tokenizer for Odd {
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizeError> {
         (self.0)(text)
     }
+
+    fn added_text(&self, _: &str) -> Vec<Range<usize>> {
+        Vec::new()
+    }
 }
 
 /// One token per byte: 32..57 for `A`..`Z`, 1000 + byte for all else. Remembers every text.
@@ -51,6 +56,10 @@ impl Tokenizer for Bytes {
                 }
             })
             .collect())
+    }
+
+    fn added_text(&self, _: &str) -> Vec<Range<usize>> {
+        Vec::new()
     }
 }
 

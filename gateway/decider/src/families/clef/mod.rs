@@ -62,6 +62,10 @@ impl Family for Clef {
         ID
     }
 
+    fn joint(&self) -> bool {
+        true
+    }
+
     /// Each special token of the prompt is one token.
     fn check(&self, cx: &FamilyContext) -> Result<(), FamilyError> {
         SPECIAL

@@ -16,7 +16,7 @@ use self::decider::{CuaS1Decider, Questions};
 use crate::systemone::Rules;
 use crate::{
     Answer, Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError,
-    JsonLimits, Limits, Served,
+    JsonLimits, Limits, Served, Shown,
 };
 
 /// Its id.
@@ -62,6 +62,10 @@ impl CuaS1 {
 impl Family for CuaS1 {
     fn id(&self) -> &'static str {
         ID
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     /// Each letter and each special token is one token, and no two letters share one.

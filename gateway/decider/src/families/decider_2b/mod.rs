@@ -29,7 +29,7 @@ use self::prompt::Fragment;
 use crate::systemone::{LevelKeys, Rules};
 use crate::{
     Criteria, Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError,
-    Limits, Served,
+    Limits, Served, Shown,
 };
 
 /// Its id.
@@ -73,6 +73,10 @@ impl Decider2b {
 impl Family for Decider2b {
     fn id(&self) -> &'static str {
         ID
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     /// Each label is one token, all different.

@@ -20,6 +20,7 @@ use self::decider::{OpenJevDecider, Questions};
 use crate::systemone::Rules;
 use crate::{
     Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Served,
+    Shown,
 };
 
 /// Its id.
@@ -81,6 +82,10 @@ impl Family for OpenJev {
             only_noul_sides: true,
             ..Rules::default()
         }
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {

@@ -19,7 +19,7 @@ use crate::families::keys::fault;
 use crate::systemone::Rules;
 use crate::{
     Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Limits,
-    Projection, RequestError, Violation,
+    Projection, RequestError, Shown, Violation,
 };
 
 /// Id of v1.
@@ -125,6 +125,10 @@ impl Family for Pplx {
             only_noul_sides: true,
             ..Rules::default()
         }
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {

@@ -17,7 +17,7 @@ use crate::families::keys::fault;
 use crate::systemone::Rules;
 use crate::{
     Content, Criteria, Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext,
-    FamilyError, Limits, PathSegment, Projection, Question, RequestError, Violation,
+    FamilyError, Limits, PathSegment, Projection, Question, RequestError, Shown, Violation,
 };
 
 /// Its id.
@@ -149,6 +149,10 @@ impl Family for SequenceClassification {
 
     fn systemone_rules(&self) -> Rules {
         Rules::default()
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::State
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {

@@ -20,6 +20,7 @@ use self::decider::{Questions, StartLuxDecider};
 use crate::systemone::Rules;
 use crate::{
     Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError, Served,
+    Shown,
 };
 
 /// Its id.
@@ -83,6 +84,10 @@ impl Family for StartLux {
             listed_options: 2..=MAX_LETTERS,
             ..Rules::default()
         }
+    }
+
+    fn shows(&self) -> Shown {
+        Shown::Questions
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
