@@ -21,12 +21,14 @@ pub(super) async fn list(State(face): State<Face>) -> Response {
         return respond::service_error(obstacle.to_error(face.classifier.config().limits.retry_after));
     }
     // Only what a request would be answered by.
-    let served: BTreeMap<&str, &ModelInfo> = assessment
+    let served: BTreeMap<&str, (&ModelInfo, bool)> = assessment
         .executors
         .iter()
-        .filter(|executor| executor.verdict.is_ok())
-        .filter_map(|executor| executor.snapshot.model.as_ref())
-        .map(|model| (model.name.as_str(), model))
+        .filter_map(|executor| {
+            let lease = executor.verdict.as_ref().ok()?;
+            let model = executor.snapshot.model.as_ref()?;
+            Some((model.name.as_str(), (model, lease.model.family.joint())))
+        })
         .collect();
     let aliases = face.classifier.config().aliases.iter();
     let aliases = aliases.filter_map(|(alias, name)| Some((alias.as_str(), *served.get(name.as_str())?)));
@@ -35,27 +37,32 @@ pub(super) async fn list(State(face): State<Face>) -> Response {
     listed.extend(aliases);
     let models: Vec<Value> = listed
         .iter()
-        .map(|(name, model)| {
-            json!({"name": name, "description": describe(name, model), "release_date": release_date(model)})
+        .map(|(name, (model, joint))| {
+            json!({"name": name, "description": describe(name, model, *joint), "release_date": release_date(model)})
         })
         .collect();
     let data: Vec<Value> = listed
         .iter()
-        .map(|(name, model)| {
+        .map(|(name, (model, _))| {
             json!({"id": name, "object": "model", "created": created(release_date(model)), "owned_by": "deltagate"})
         })
         .collect();
     Json(json!({"models": models, "object": "list", "data": data})).into_response()
 }
 
-fn describe(name: &str, model: &ModelInfo) -> String {
+fn describe(name: &str, model: &ModelInfo, joint: bool) -> String {
     let of = if name == model.name {
         String::new()
     } else {
         format!("alias of {}: ", model.name)
     };
+    let questions = if joint {
+        "the questions of a request are answered jointly"
+    } else {
+        "each question is answered alone"
+    };
     format!(
-        "{of}{} decider, {} parameters, {}, up to {} tokens",
+        "{of}{} decider, {} parameters, {}, up to {} tokens, {questions}",
         model.family, model.parameters, model.dtype, model.max_tokens
     )
 }

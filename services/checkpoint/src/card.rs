@@ -28,6 +28,8 @@ pub struct ModelCard {
     pub family_config: serde_json::Value,
     /// What the full-attention layers see.
     pub attention: AttentionMode,
+    /// Whether the questions of a request share a prompt, so that an answer may depend on the other questions.
+    pub joint_questions: bool,
     /// Files that the gateway asks for by digest.
     pub assets: Vec<Asset>,
 }

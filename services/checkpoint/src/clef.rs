@@ -55,6 +55,7 @@ pub(crate) fn read(dir: &Path, model: Option<&ModelConfig>, findings: &mut Vec<F
         max_tokens: Some(MAX_LENGTH),
         needs_output_embedding: true,
         needs_tokenizer: true,
+        joint_questions: true,
         side: Some(SideFile {
             name: WEIGHTS,
             tensors: joint_head_tensors(&config),

@@ -38,6 +38,7 @@ pub(crate) fn read(dir: &Path, findings: &mut Vec<Finding>) -> Option<Family> {
         decision_head: None,
         joint_head: None,
         needs_tokenizer: true,
+        joint_questions: false,
         adapter: Some(found),
     })
 }

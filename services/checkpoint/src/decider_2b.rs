@@ -123,6 +123,7 @@ pub(crate) fn read(bytes: Vec<u8>, value: Value, findings: &mut Vec<Finding>) ->
         decision_head: None,
         joint_head: None,
         needs_tokenizer: true,
+        joint_questions: false,
         adapter: None,
     }
 }

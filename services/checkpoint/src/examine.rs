@@ -237,6 +237,7 @@ fn card(
         attention: family
             .as_ref()
             .map_or(AttentionMode::Causal, |family| family.attention),
+        joint_questions: family.as_ref().is_some_and(|family| family.joint_questions),
         release_date: family.as_ref().and_then(|family| family.release_date.clone()),
         family: family.as_ref().map(|family| family.name.to_owned()),
         family_config: family.map_or(serde_json::Value::Null, |family| family.config),

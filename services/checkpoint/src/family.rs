@@ -59,6 +59,8 @@ pub(crate) struct Family {
     pub(crate) joint_head: Option<JointHeadConfig>,
     /// Whether prompts are made of text.
     pub(crate) needs_tokenizer: bool,
+    /// Whether the questions of a request share a prompt.
+    pub(crate) joint_questions: bool,
     /// Tokens whose ids the configuration names; the tokenizer must agree.
     pub(crate) tokens: Vec<(String, u64)>,
     /// An adapter that is merged into the weights.

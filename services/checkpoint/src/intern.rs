@@ -97,6 +97,7 @@ pub(crate) fn read(dir: &Path, hidden_size: Option<usize>, findings: &mut Vec<Fi
         decision_head: None,
         joint_head: None,
         needs_tokenizer: true,
+        joint_questions: true,
         adapter: None,
     })
 }

@@ -61,6 +61,7 @@ pub(crate) fn read(
         joint_head: None,
         needs_output_embedding: false,
         needs_tokenizer: true,
+        joint_questions: false,
         adapter: None,
     }
 }

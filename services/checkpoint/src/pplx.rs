@@ -108,6 +108,7 @@ pub(crate) fn read(
         decision_head: Some((MATRIX, CODES)),
         joint_head: None,
         needs_tokenizer: true,
+        joint_questions: false,
         adapter: None,
     }
 }

@@ -71,6 +71,7 @@ pub(crate) fn read(
         joint_head: None,
         needs_output_embedding: true,
         needs_tokenizer: true,
+        joint_questions: false,
         adapter: None,
     }
 }

@@ -178,6 +178,10 @@ pub(crate) struct ExplainArgs {
     /// A `tokenizer.json`
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     pub(crate) tokenizer: Option<PathBuf>,
+    /// Configuration of the family, as `check --json` prints it as `card.family_config`; without it what only a checkpoint
+    /// knows is unknown
+    #[arg(long, value_name = "FILE", requires = "family")]
+    pub(crate) family_config: Option<PathBuf>,
     /// Model folder: family, limits and tokenizer come from it
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
@@ -309,9 +313,21 @@ pub(crate) struct BenchTokenizeArgs {
     /// Model folder; the embedded model when neither this nor --tokenizer is given
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
-    /// Lengths of the prompts
+    /// Configuration of the family, as `check --json` prints it as `card.family_config`
+    #[arg(long, value_name = "FILE", requires = "family")]
+    pub(crate) family_config: Option<PathBuf>,
+    /// The `questions` of the request, a JSON object in a file; a choice of three when absent
+    #[arg(long, value_name = "FILE")]
+    pub(crate) questions: Option<PathBuf>,
+    /// The state is text, not a JSON document with the text in it
+    #[arg(long)]
+    pub(crate) plain_state: bool,
+    /// Lengths of all prompts of a request together
     #[arg(long, value_delimiter = ',', default_values_t = [136, 1000, 4000], value_name = "N")]
     pub(crate) tokens: Vec<u64>,
+    /// Lengths of the state's text alone, instead of --tokens
+    #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with = "tokens")]
+    pub(crate) state_tokens: Option<Vec<u64>>,
     /// Timed repetitions of each length
     #[arg(long, default_value_t = 300)]
     pub(crate) repeats: u32,

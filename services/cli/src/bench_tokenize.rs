@@ -17,11 +17,12 @@ use deltagate_decider::{
 use deltagate_evidence::Percentiles;
 use deltagate_gateway::HfTokenizer;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     args::BenchTokenizeArgs,
-    body, explain,
+    body,
+    explain::{self, Subject},
     output::{Failure, Output},
 };
 
@@ -44,8 +45,15 @@ struct Report {
 /// Microseconds of one prompt length. All samples are kept.
 #[derive(Serialize)]
 struct Length {
+    /// Of all prompts together.
     tokens: u64,
+    /// Of the state's text alone.
+    state_tokens: u64,
     body_bytes: usize,
+    /// From the body to the last plan, and from the outputs to the body of the answer.
+    prepare_and_finish_us: Option<Percentiles>,
+    /// Requests that one thread can prepare and finish in a second.
+    per_second: f64,
     tokenize_us: Option<Percentiles>,
     text_and_json_us: Option<Percentiles>,
     /// Median of text and JSON over median of tokenising.
@@ -55,11 +63,18 @@ struct Length {
 }
 
 pub(crate) fn run(args: &BenchTokenizeArgs, output: Output) -> Result<ExitCode, Failure> {
-    let (family, tokenizer, _) = explain::family_and_tokenizer(
+    let Subject {
+        family, tokenizer, ..
+    } = explain::subject(
         args.model.as_deref(),
         args.family.as_deref(),
         args.tokenizer.as_deref(),
+        args.family_config.as_deref(),
     )?;
+    let questions = match &args.questions {
+        None => questions(),
+        Some(file) => serde_json::from_slice(&body::read(file)?).map_err(Failure::usage)?,
+    };
     let timed = Arc::new(Timed {
         inner: tokenizer,
         nanos: AtomicU64::new(0),
@@ -72,11 +87,16 @@ pub(crate) fn run(args: &BenchTokenizeArgs, output: Output) -> Result<ExitCode, 
         family,
         timed,
         context,
+        questions,
+        plain_state: args.plain_state,
     };
-    let lengths = args
-        .tokens
+    let (wanted, of_state) = match &args.state_tokens {
+        Some(tokens) => (tokens, true),
+        None => (&args.tokens, false),
+    };
+    let lengths = wanted
         .iter()
-        .map(|tokens| bench.length(*tokens, args.repeats))
+        .map(|tokens| bench.length(*tokens, of_state, args.repeats))
         .collect::<Result<Vec<_>, _>>()?;
     let report = Report {
         family: bench.family.id().to_owned(),
@@ -116,21 +136,28 @@ struct Bench {
     family: Arc<dyn Family>,
     timed: Arc<Timed>,
     context: FamilyContext,
+    questions: Value,
+    plain_state: bool,
 }
 
 impl Bench {
-    /// The longest prompt of at most `tokens` tokens that whole words give.
-    fn length(&self, tokens: u64, repeats: u32) -> Result<Length, Failure> {
+    /// The longest prompts, or the longest state, of at most `tokens` tokens that whole words give.
+    fn length(&self, tokens: u64, of_state: bool, repeats: u32) -> Result<Length, Failure> {
         let (mut fits, mut beyond) = (0, usize::try_from(tokens).map_err(Failure::usage)? + 1);
         while beyond - fits > 1 {
             let words = fits + (beyond - fits) / 2;
-            if self.once(&request(words))?.tokens > tokens {
+            let count = if of_state {
+                self.state_tokens(words)?
+            } else {
+                self.once(&self.request(words))?.tokens
+            };
+            if count > tokens {
                 beyond = words;
             } else {
                 fits = words;
             }
         }
-        let body = request(fits);
+        let body = self.request(fits);
         let (mut tokenize, mut rest, mut counted) = (Vec::new(), Vec::new(), 0);
         for repeat in 0..WARM_UPS + repeats.max(1) {
             let once = self.once(&body)?;
@@ -141,16 +168,37 @@ impl Bench {
             }
         }
         let (of_tokenize, of_rest) = (Percentiles::of(tokenize.clone()), Percentiles::of(rest.clone()));
+        let whole: Vec<f64> = tokenize.iter().zip(&rest).map(|(t, r)| t + r).collect();
+        let per_second = whole.len() as f64 * 1e6 / whole.iter().sum::<f64>();
         let ratio = of_tokenize.zip(of_rest).map_or(f64::NAN, |(t, r)| r.p50 / t.p50);
         Ok(Length {
             tokens: counted,
+            state_tokens: self.state_tokens(fits)?,
             body_bytes: body.len(),
+            prepare_and_finish_us: Percentiles::of(whole),
+            per_second,
             tokenize_us: of_tokenize,
             text_and_json_us: of_rest,
             ratio,
             samples_tokenize_us: tokenize,
             samples_text_and_json_us: rest,
         })
+    }
+
+    /// A System-One body with a state of so many words.
+    fn request(&self, words: usize) -> Vec<u8> {
+        let state = match self.plain_state {
+            true => json!(state(words)),
+            false => json!({"channel": "mail", "ticket": state(words)}),
+        };
+        json!({"state": state, "questions": self.questions})
+            .to_string()
+            .into_bytes()
+    }
+
+    fn state_tokens(&self, words: usize) -> Result<u64, Failure> {
+        let ids = self.timed.encode(&state(words)).map_err(Failure::failed)?;
+        Ok(ids.len() as u64)
     }
 
     /// One request from its body to the body of its answer, without the device.
@@ -197,19 +245,19 @@ struct Once {
     rest: Duration,
 }
 
-/// A System-One body with a JSON state of so many words.
-fn request(words: usize) -> Vec<u8> {
+/// A state of so many words.
+fn state(words: usize) -> String {
     let text: Vec<&str> = WORDS.iter().copied().cycle().take(words).collect();
-    json!({
-        "state": {"channel": "mail", "ticket": text.join(" ")},
-        "questions": {"team": {
-            "type": "choice",
-            "instructions": "Which team should handle this ticket?",
-            "criteria": {"billing": "Payments and refunds", "shipping": "Delivery and tracking", "other": null},
-        }},
-    })
-    .to_string()
-    .into_bytes()
+    text.join(" ")
+}
+
+/// One choice of three.
+fn questions() -> Value {
+    json!({"team": {
+        "type": "choice",
+        "instructions": "Which team should handle this ticket?",
+        "criteria": {"billing": "Payments and refunds", "shipping": "Delivery and tracking", "other": null},
+    }})
 }
 
 /// Outputs of the right shape; what they say does not matter.
@@ -234,15 +282,32 @@ fn made_up(plan: &Plan) -> Vec<SequenceOutput> {
 
 fn text(report: &Report) -> String {
     let mut out = format!(
-        "family {}, microseconds:\n{:>8} {:>14} {:>14} {:>16} {:>16} {:>7}\n",
-        report.family, "tokens", "tokenize p50", "tokenize p99", "text+JSON p50", "text+JSON p99", "ratio"
+        "family {}, microseconds:\n{:>8} {:>8} {:>14} {:>14} {:>16} {:>16} {:>7} {:>12} {:>9}\n",
+        report.family,
+        "state",
+        "tokens",
+        "tokenize p50",
+        "tokenize p99",
+        "text+JSON p50",
+        "text+JSON p99",
+        "ratio",
+        "together p50",
+        "/second"
     );
     for length in &report.lengths {
         let p = |of: &Option<Percentiles>| of.map_or((f64::NAN, f64::NAN), |p| (p.p50, p.p99));
         let (tokenize, rest) = (p(&length.tokenize_us), p(&length.text_and_json_us));
         out += &format!(
-            "{:>8} {:>14.1} {:>14.1} {:>16.1} {:>16.1} {:>7.3}\n",
-            length.tokens, tokenize.0, tokenize.1, rest.0, rest.1, length.ratio
+            "{:>8} {:>8} {:>14.1} {:>14.1} {:>16.1} {:>16.1} {:>7.3} {:>12.1} {:>9.0}\n",
+            length.state_tokens,
+            length.tokens,
+            tokenize.0,
+            tokenize.1,
+            rest.0,
+            rest.1,
+            length.ratio,
+            p(&length.prepare_and_finish_us).0,
+            length.per_second
         );
     }
     out
@@ -256,7 +321,8 @@ mod tests {
 
     #[test]
     fn the_body_is_a_request_of_the_family() {
-        let parsed = body::parse(&request(50)).unwrap().request;
+        let body = json!({"state": state(50), "questions": questions()}).to_string();
+        let parsed = body::parse(body.as_bytes()).unwrap().request;
         assert_eq!(parsed.questions.len(), 1);
     }
 

@@ -156,6 +156,10 @@ impl Family for SequenceClassification {
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
+        if self.config.labels.is_empty() {
+            let message = "without a model's labels the family renders prompts and answers nothing";
+            return Err(RequestError::unanswerable(Violation::new([], "NO_DECISION_HEAD", message)).into());
+        }
         let encoded = self.encode(request, cx)?;
         let asked = request
             .questions
