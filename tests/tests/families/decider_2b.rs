@@ -161,4 +161,38 @@ async fn a_folder_with_a_decider_config_is_served() {
     assert_eq!(cut.status, 200, "{}", cut.body);
     assert!(cut.body["usage"]["truncated_tokens"].as_u64().unwrap() > 0);
     up.kill().await.unwrap();
+
+    // The same answers in the body of the publisher's server: rounded, with its own fields.
+    let round = |value: &Value, digits: f64| {
+        (value.as_f64().unwrap() * 10f64.powf(digits)).round() / 10f64.powf(digits)
+    };
+    let own = r#"gateway.own_responses=["decider"]"#;
+    let mut up = cluster
+        .up(&["--cpu", "--in-process", "--model", &model, "--set", own])
+        .unwrap();
+    cluster.ready().await.unwrap();
+    body["state"] = ticket_body()["state"].clone();
+    let theirs = ask(&cluster, &body).await.body;
+    assert_eq!(theirs["model"], "decider-2b-v11");
+    let (team, severity) = (&theirs["answers"]["team"], &theirs["answers"]["severity"]);
+    near(
+        &team["probabilities"]["other"],
+        round(&answers["team"]["probabilities"]["other"], 4.0),
+    );
+    let top = json!(p[0].iter().copied().fold(0.0, f64::max));
+    assert_eq!(team["x_p_max"], json!(round(&top, 4.0)));
+    assert!(
+        team["certainty"].is_number() && team.get("x_confidence").is_none(),
+        "{team}"
+    );
+    assert_eq!(
+        severity["score"],
+        json!(round(&answers["severity"]["score"], 2.0))
+    );
+    assert_eq!(
+        severity["level_fit"]["1"],
+        json!(round(&answers["severity"]["x_level_fit"]["1"], 4.0))
+    );
+    assert!(theirs.get("capability_fingerprint").is_none(), "{theirs}");
+    up.kill().await.unwrap();
 }
