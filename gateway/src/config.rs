@@ -35,6 +35,8 @@ pub struct GatewayConfig {
     /// Threads that serve, where the gateway has a process of its own. One has the lowest latency and is enough for hundreds of
     /// requests a second; long texts are tokenised beside it in any case.
     pub threads: usize,
+    /// Waits for requests without sleeping, where the gateway has a process of its own: lower latency for a core.
+    pub busy_poll: bool,
     /// Longest that one request may take; a caller's shorter deadline wins.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
@@ -63,6 +65,7 @@ impl Default for GatewayConfig {
             aliases: BTreeMap::new(),
             own_responses: BTreeSet::new(),
             threads: 1,
+            busy_poll: false,
             request_timeout: Duration::from_secs(30),
             swap_wait: Duration::from_secs(2),
             special_tokens: SpecialTokens::Parity,

@@ -4,12 +4,15 @@
 # Writes tests/bench/results/overhead.json: every sample, the machine, the revision. About a minute.
 #
 # usage: tests/bench/overhead.sh [MODEL_DIR]     (the embedded model when absent)
-# env: DELTAGATE (default target/release/deltagate, built if missing), PASSES (2000), WARM_UPS (200), ROUNDS (100),
+# env: BUSY_POLL=1: gateway, executor and client wait without sleeping, which needs four cores beside those of the device
+#      DELTAGATE (default target/release/deltagate, built if missing), PASSES (2000), WARM_UPS (200), ROUNDS (100),
 #      RESULT (where to write)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 deltagate="${DELTAGATE:-target/release/deltagate}"
+busy=false
+[[ -n "${BUSY_POLL:-}" ]] && busy=true
 result="${RESULT:-tests/bench/results/overhead.json}"
 [[ -x "$deltagate" ]] || cargo build --release --locked -p deltagate
 folder="$(mktemp -d)"
@@ -24,8 +27,9 @@ finish() {
 }
 trap finish EXIT
 
-cat >"$folder/deltagate.toml" <<'TOML'
+cat >"$folder/deltagate.toml" <<TOML
 [gateway]
+busy_poll = $busy
 grpc_listen = "127.0.0.1:42151"
 http_listen = "127.0.0.1:42180"
 capability = "http://127.0.0.1:42152"
@@ -39,6 +43,7 @@ listen = "127.0.0.1:42153"
 capability = "http://127.0.0.1:42152"
 
 [executor]
+busy_poll = $busy
 listen = "127.0.0.1:42161"
 capability = "http://127.0.0.1:42152"
 policy = "http://127.0.0.1:42153"
@@ -62,7 +67,7 @@ done
 
 echo "--- overhead"
 "$deltagate" bench run "${config[@]}" --tasks tests/bench/overhead.jsonl \
-  --warm-ups "${WARM_UPS:-200}" --passes "${PASSES:-2000}" --out "$folder/run.json"
+  --warm-ups "${WARM_UPS:-200}" --passes "${PASSES:-2000}" --out "$folder/run.json" ${BUSY_POLL:+--busy-poll}
 echo "--- client gone"
 "$deltagate" bench cancel "${config[@]}" --tasks tests/bench/cancel.jsonl --rounds "${ROUNDS:-100}" \
   --out "$folder/cancel.json"

@@ -168,3 +168,24 @@ async fn what_was_accepted_is_answered_when_the_mesh_is_told_to_end() {
         );
     }
 }
+
+/// Latency is measured elsewhere; here it has to answer, and to end when it is told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_set_works_with_busy_polling() {
+    let mut cluster = Cluster::new(BINARY).unwrap();
+    cluster.set("gateway.busy_poll", "true");
+    cluster.set("executor.busy_poll", "true");
+    let mut up = cluster.up(&["--cpu"]).unwrap();
+    cluster.ready().await.unwrap();
+    let mut client = ClassifierServiceClient::new(calls::channel(cluster.ports.gateway).unwrap());
+    let answers = client
+        .classify(small("My parcel never arrived."))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(!answers.answers.is_empty());
+    drop(client);
+    up.signal("TERM").await.unwrap();
+    let code = up.wait(Duration::from_secs(30)).await.unwrap();
+    assert_eq!(code, Some(0), "{}", cluster.logs());
+}

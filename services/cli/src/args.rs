@@ -234,6 +234,13 @@ pub(crate) struct BenchArgs {
     pub(crate) action: BenchAction,
 }
 
+impl BenchArgs {
+    /// Whether this process waits without sleeping.
+    pub(crate) const fn busy_poll(&self) -> bool {
+        matches!(self.action, BenchAction::Run { busy_poll: true, .. })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchAction {
     /// Replay requests with one in flight
@@ -253,6 +260,9 @@ pub(crate) enum BenchAction {
         /// Where to write the evidence: all samples, answers and the fingerprint
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
+        /// Wait for answers without sleeping: a core for a lower latency
+        #[arg(long)]
+        busy_poll: bool,
     },
     /// Measure how soon the device is free after a client went away
     Cancel {

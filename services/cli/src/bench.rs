@@ -40,6 +40,7 @@ pub(crate) async fn run(
             warm_ups,
             passes,
             out,
+            busy_poll: _,
         } => {
             let config = sources.load(&[])?.value;
             let classifier = config::gateway_endpoint(endpoint, &config);

@@ -54,10 +54,15 @@ pub fn main() -> ExitCode {
 /// A process that waits for one thing at a time does so on one thread: a hop between threads costs a wake-up, and a call over
 /// loopback a third of a millisecond instead of an eighth. Only what runs several services at once has more.
 fn runtime(command: &Command, sources: &config::Sources) -> Result<Runtime, Failure> {
-    let threads = match command {
-        Command::Demo(_) | Command::Up(_) => None,
-        Command::Gateway(_) => Some(sources.load(&[])?.value.gateway.threads),
-        _ => Some(1),
+    let (threads, busy_poll) = match command {
+        Command::Demo(_) | Command::Up(_) => (None, false),
+        Command::Gateway(_) => {
+            let config = sources.load(&[])?.value.gateway;
+            (Some(config.threads), config.busy_poll)
+        }
+        Command::Executor(_) => (Some(1), sources.load(&[])?.value.executor.busy_poll),
+        Command::Bench(args) => (Some(1), args.busy_poll()),
+        _ => (Some(1), false),
     };
     let mut builder = match threads {
         Some(0 | 1) => Builder::new_current_thread(),
@@ -66,7 +71,16 @@ fn runtime(command: &Command, sources: &config::Sources) -> Result<Runtime, Fail
     if let Some(threads @ 2..) = threads {
         builder.worker_threads(threads);
     }
-    builder.enable_all().build().map_err(Failure::failed)
+    let runtime = builder.enable_all().build().map_err(Failure::failed)?;
+    if busy_poll {
+        // A task that always yields: the reactor looks for events between two turns and never sleeps.
+        runtime.spawn(async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    Ok(runtime)
 }
 
 async fn run(command: Command, sources: config::Sources, output: Output) -> Result<ExitCode, Failure> {

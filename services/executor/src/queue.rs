@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,8 @@ pub(crate) enum Turn<J, C> {
 #[derive(Debug)]
 pub(crate) struct Queue<J, C> {
     limits: Limits,
+    /// The device thread looks for the next turn without sleeping.
+    busy_poll: bool,
     state: Mutex<State<J, C>>,
     turn: Condvar,
 }
@@ -143,6 +145,8 @@ struct Waiting<J> {
 
 /// Before anything ran, a retry is suggested after this time.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Looks at the queue are so many spins apart: about a microsecond, which leaves the lock to others.
+const SPINS: u32 = 32;
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 impl<J, C> Queue<J, C> {
@@ -161,9 +165,15 @@ impl<J, C> Queue<J, C> {
         };
         Self {
             limits,
+            busy_poll: false,
             state: Mutex::new(state),
             turn: Condvar::new(),
         }
+    }
+
+    /// The same, whose device thread never sleeps while it waits: a job is taken within microseconds, for a core.
+    pub(crate) fn busy_polled(self, busy_poll: bool) -> Self {
+        Self { busy_poll, ..self }
     }
 
     /// The era of this moment. Take it before looking at what is bound.
@@ -248,7 +258,11 @@ impl<J, C> Queue<J, C> {
                 return Turn::Closed;
             }
             state.idle = true;
-            self.turn.wait(&mut state);
+            if self.busy_poll {
+                MutexGuard::unlocked(&mut state, || (0..SPINS).for_each(|_| std::hint::spin_loop()));
+            } else {
+                self.turn.wait(&mut state);
+            }
         }
     }
 

@@ -163,7 +163,7 @@ pub async fn start_with(
     };
 
     let context = DeviceContext {
-        queue: Arc::new(Queue::new(config.queue.into())),
+        queue: Arc::new(Queue::new(config.queue.into()).busy_polled(config.busy_poll)),
         permits: Arc::new(PermitGate::new(&identity.instance_id)),
         lifecycle: Arc::new(Lifecycle::new(identity)),
         pulse: Arc::new(Pulse::default()),

@@ -39,6 +39,24 @@ fn idle_device(queue: &Arc<TestQueue>) -> std::thread::JoinHandle<Turn<u32, &'st
 }
 
 #[test]
+fn a_device_that_polls_takes_jobs_and_commands_and_ends_as_one_that_sleeps() {
+    let limits = Limits {
+        max_requests: 0,
+        max_tokens: 0,
+    };
+    let queue: Arc<TestQueue> = Arc::new(Queue::new(limits).busy_polled(true));
+    let device = idle_device(&queue);
+    let _place = queue.admit(7, 1_000_000, None, queue.era()).unwrap();
+    assert_eq!(run(device.join().unwrap()), 7);
+    let device = idle_device(&queue);
+    queue.command("swap").unwrap();
+    assert!(matches!(device.join().unwrap(), Turn::Command("swap")));
+    let device = idle_device(&queue);
+    queue.close();
+    assert!(matches!(device.join().unwrap(), Turn::Closed));
+}
+
+#[test]
 fn runs_in_the_order_of_admission() {
     let queue = queue(8, 100);
     let places: Vec<_> = (0..5)
