@@ -473,7 +473,9 @@ fn an_export_is_checked_key_by_key() {
         ("head_weight", json!([])),
         ("head_weight", json!([0.5, "1"])),
         ("head_weight", json!(0.5)),
+        ("head_weight", json!([1e39])),
         ("head_bias", json!([0.5])),
+        ("head_bias", json!(-1e39)),
         ("pooling", json!("last")),
     ] {
         let mut config = export(1.0, &[1.0], 0.0);

@@ -94,8 +94,8 @@ fn check(
                 }
             }
             "head_bias" => {
-                if number(value).is_none() {
-                    refuse(key, "is not a finite number".to_owned());
+                if !is_weight(value) {
+                    refuse(key, "is not a finite f32 number".to_owned());
                 }
             }
             "head_weight" => head_weight(value, hidden_size, refuse),
@@ -119,10 +119,15 @@ fn head_weight(value: &Value, hidden_size: Option<usize>, refuse: &mut impl FnMu
             format!("has {} numbers, but `hidden_size` is {size}", weights.len()),
         );
     }
-    if let Some(index) = weights.iter().position(|weight| number(weight).is_none()) {
+    if let Some(index) = weights.iter().position(|weight| !is_weight(weight)) {
         refuse(
             key,
-            format!("holds something else than a finite number at {index}"),
+            format!("holds something else than a finite f32 number at {index}"),
         );
     }
+}
+
+/// A number that the head can hold. A larger one would make every logit infinite, which only requests would show.
+fn is_weight(value: &Value) -> bool {
+    number(value).is_some_and(|number| (number as f32).is_finite())
 }

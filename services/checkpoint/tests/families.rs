@@ -187,10 +187,16 @@ fn an_open_jev_export_is_checked_key_by_key() {
         (
             "head_weight",
             json!(["0.5", 0, 0, 0, 0, 0, 0, 0]),
-            "finite number at 0",
+            "finite f32 number at 0",
+        ),
+        (
+            "head_weight",
+            json!([0, 0, 1e39, 0, 0, 0, 0, 0]),
+            "finite f32 number at 2",
         ),
         ("head_weight", json!(0.5), "not an array"),
         ("head_bias", Value::Null, "finite"),
+        ("head_bias", json!(-1e39), "finite f32"),
         ("pooling", json!("last"), "does not know"),
     ] {
         let mut export = open_jev_export();

@@ -101,8 +101,8 @@ impl Config {
         }
         let temperature = positive(required(config, "temperature")?)
             .ok_or_else(|| fault("temperature", "is not a finite number above 0"))?;
-        let bias = number(required(config, "head_bias")?)
-            .ok_or_else(|| fault("head_bias", "is not a finite number"))?;
+        let bias = head_number(required(config, "head_bias")?)
+            .ok_or_else(|| fault("head_bias", "is not a finite f32 number"))?;
         Ok(Config {
             model_id: text(config, "model_id")?.to_owned(),
             base_revision: text(config, "base_revision")?.to_owned(),
@@ -145,6 +145,11 @@ fn weight(config: &Map<String, Value>) -> Result<Vec<f64>, FamilyError> {
     required(config, key)?
         .as_array()
         .filter(|weights| !weights.is_empty())
-        .and_then(|weights| weights.iter().map(number).collect())
-        .ok_or_else(|| fault(key, "is not a list of finite numbers"))
+        .and_then(|weights| weights.iter().map(head_number).collect())
+        .ok_or_else(|| fault(key, "is not a list of finite f32 numbers"))
+}
+
+/// A number that the head can hold. A larger one would make every logit infinite.
+fn head_number(value: &Value) -> Option<f64> {
+    number(value).filter(|number| (*number as f32).is_finite())
 }
