@@ -7,6 +7,8 @@ use crate::{AttentionMode, Finding, Problem, family::Family};
 /// Name of the family.
 pub(crate) const NAME: &str = "sequence_classification";
 const HEAD: &str = "score.weight";
+/// As of the names of options.
+const MAX_LABEL_CHARS: usize = 200;
 const CONFIG: &str = "config.json";
 
 /// Whether a config.json is of such a model.
@@ -31,6 +33,14 @@ pub(crate) fn read(config: &Value, findings: &mut Vec<Finding>) -> Family {
         refuse("id2label", reason);
     }
     let labels = labels.unwrap_or_default();
+    // A request names labels as options, and such a name is refused there.
+    let cannot_be_asked = |label: &String| {
+        label.trim().is_empty() || label.contains(['\n', '\r']) || label.chars().count() > MAX_LABEL_CHARS
+    };
+    if let Some(id) = labels.iter().position(cannot_be_asked) {
+        let reason = format!("is blank, has a line break or more than {MAX_LABEL_CHARS} characters");
+        refuse(&format!("id2label.{id}"), &reason);
+    }
     if let Some(by_label) = config.get("label2id").and_then(Value::as_object) {
         let agrees =
             |(id, label): (usize, &String)| by_label.get(label).and_then(Value::as_u64) == Some(id as u64);

@@ -281,6 +281,11 @@ fn labels_and_head_of_a_classifier_must_agree() {
         // Without labels the head is of no known shape either.
         only(&found[..1], file, key, problem);
     }
+    for label in ["", " ", "a\nb", &"x".repeat(201)] {
+        let mut folder = classifier();
+        folder.config["id2label"]["1"] = json!(label);
+        only(&folder.refused(), "config.json", "id2label.1", "is blank");
+    }
     let mut folder = classifier();
     folder
         .files
