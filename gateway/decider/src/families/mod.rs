@@ -34,7 +34,7 @@ pub mod pplx;
 pub mod sequence_classification;
 pub mod startlux;
 
-mod codes;
+pub mod codes;
 mod each;
 mod encoded;
 mod index_annotation;

@@ -2,13 +2,10 @@
 
 use super::prompt::{LETTERS, Record, prompt, state_text};
 use super::{bounded, limits};
+use crate::families::each::{Asked, EachQuestion, Reading};
 use crate::families::encoded::Encoded;
-use crate::families::passes::Passes;
-use crate::probability::{entropy_confidence, softmax};
-use crate::{
-    Answer, Answers, Decider, DeciderError, DecisionRequest, FamilyContext, PlannedSequence, Projection,
-    Question, RequestError, RowSelection, SequenceOutput, Step, Usage,
-};
+use crate::probability::entropy_confidence;
+use crate::{DeciderError, DecisionRequest, FamilyContext, Projection, Question, RequestError};
 
 /// The questions of a request, validated.
 #[derive(Debug)]
@@ -55,67 +52,29 @@ impl Questions {
     }
 }
 
-/// A request on its way.
-pub(super) struct CuaS1Decider {
-    questions: Vec<Question>,
-    /// All of them, until they are sent.
-    waiting: Vec<(usize, PlannedSequence)>,
-    /// Number of options of each that is out.
-    passes: Passes<usize>,
-    usage: Usage,
-}
-
-impl CuaS1Decider {
-    /// Renders and encodes every prompt: what is wrong with any is known before one runs.
-    pub(super) fn new(request: &DecisionRequest, cx: &FamilyContext) -> Result<Self, DeciderError> {
-        let questions = Questions::new(request)?;
-        let mut letters = Vec::with_capacity(LETTERS.len());
-        for letter in LETTERS.chars() {
-            letters.extend(cx.tokenizer.encode(letter.encode_utf8(&mut [0; 4]))?);
-        }
-        let (mut waiting, mut usage) = (Vec::new(), Usage::default());
-        for (index, (_, record)) in questions.questions.iter().enumerate() {
-            let encoded = questions.encode(index, record, cx)?;
-            usage.input_tokens += encoded.ids.len() as u64;
-            usage.truncated_tokens += encoded.truncated;
-            let options = record.labels.len();
-            let sequence = PlannedSequence {
-                token_ids: encoded.ids,
-                read: RowSelection::Last,
-                projection: Projection::OutputEmbedding(letters.iter().take(options).copied().collect()),
-            };
-            waiting.push((options, sequence));
-        }
-        Ok(CuaS1Decider {
-            questions: questions
-                .questions
-                .into_iter()
-                .map(|(question, _)| question)
-                .collect(),
-            waiting,
-            passes: Passes::new(false),
-            usage,
-        })
+/// Renders and encodes every prompt: what is wrong with any is known before one runs.
+pub(super) fn start(request: &DecisionRequest, cx: &FamilyContext) -> Result<EachQuestion, DeciderError> {
+    let questions = Questions::new(request)?;
+    let mut letters = Vec::with_capacity(LETTERS.len());
+    for letter in LETTERS.chars() {
+        letters.extend(cx.tokenizer.encode(letter.encode_utf8(&mut [0; 4]))?);
     }
-}
-
-impl Decider for CuaS1Decider {
-    /// The questions of a request, at most 64, fit into one plan.
-    fn step(&mut self, outputs: Option<&[SequenceOutput]>) -> Result<Step, DeciderError> {
-        let back = self.passes.receive(outputs, |options| *options)?;
-        if !self.waiting.is_empty() {
-            return Ok(self.passes.send(std::mem::take(&mut self.waiting)));
-        }
-        let answers = self.questions.iter().zip(back).map(|(question, (_, logits))| {
-            let answer = Answer::unrounded(&question.criteria, softmax(logits, 1.0), 0);
-            (
-                question.id.clone(),
-                answer.with_own_confidence(entropy_confidence),
-            )
+    let mut asked = Vec::with_capacity(questions.questions.len());
+    for (index, (question, record)) in questions.questions.iter().enumerate() {
+        let encoded = questions.encode(index, record, cx)?;
+        let rows = letters.iter().take(record.labels.len()).copied();
+        asked.push(Asked {
+            question: question.clone(),
+            token_ids: encoded.ids,
+            truncated: encoded.truncated,
+            projection: Projection::OutputEmbedding(rows.collect()),
         });
-        Ok(Step::Done(Answers {
-            answers: answers.collect(),
-            usage: self.usage,
-        }))
     }
+    let reading = Reading {
+        temperature: 1.0,
+        side_true: 0,
+        noncausal_full_attention: false,
+        own_confidence: Some(entropy_confidence),
+    };
+    Ok(EachQuestion::new(asked, reading))
 }

@@ -12,7 +12,7 @@ mod decider;
 
 use serde_json::{Map, Value};
 
-use self::decider::{CuaS1Decider, Questions};
+use self::decider::Questions;
 use crate::systemone::Rules;
 use crate::{
     Answer, Decider, DeciderError, DecisionRequest, ExplainedSequence, Family, FamilyContext, FamilyError,
@@ -96,7 +96,7 @@ impl Family for CuaS1 {
     }
 
     fn start(&self, request: &DecisionRequest, cx: &FamilyContext) -> Result<Box<dyn Decider>, DeciderError> {
-        Ok(Box::new(CuaS1Decider::new(request, cx)?))
+        Ok(Box::new(decider::start(request, cx)?))
     }
 
     /// One sequence per question. `spans` holds `letters` (`{"A": option, ...}`); `truncated_tokens` if the state was cut.
